@@ -1,0 +1,69 @@
+"""The store seam: seven verbs over keys. What every store promises, and the only thing the rest may assume.
+
+Keys are ASCII, `/`-separated, never start or end with `/`, never hold an empty, `.` or `..` part; they never
+contain anything of the user's, so a path's length or letter case cannot matter to a store.
+Implementations translate their library's errors at this edge into `spotwarp.errors.StoreError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectMeta:
+    """What a store says of an object: its key, its size in bytes, and when the store wrote it (store's clock)."""
+
+    key: str
+    size: int
+    modified: datetime
+
+
+class Store(Protocol):
+    """Seven verbs. All block, all may be called from any thread, all end in bounded time.
+
+    Errors of every verb: `StoreUnavailable` (no usable answer, the request may have taken effect),
+    `StoreDenied`, `StoreFull`, `BucketMissing`, `StoreUnsupported`, `StoreConflict`.
+    """
+
+    @property
+    def url(self) -> str:
+        """Where this store is, without secrets; for messages."""
+        ...
+
+    def put(self, key: str, data: Buffer) -> None:
+        """Write or overwrite. On return the object is durable and any later `get` sees it whole."""
+        ...
+
+    def put_new(self, key: str, data: Buffer) -> None:
+        """Create if absent: exactly one of any number of concurrent calls succeeds.
+
+        Never retried inside: after `StoreUnavailable` the caller must read the key back to learn what happened.
+        Raises `AlreadyExists` when the key is taken (also when an earlier, lost try of one's own took it).
+        """
+        ...
+
+    def get(self, key: str) -> bytes:
+        """The whole object, its length checked against what the store announced. Raises `ObjectMissing`."""
+        ...
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """Exactly `length` bytes from `start`, or `CorruptObject` when the object is shorter. Raises `ObjectMissing`."""
+        ...
+
+    def head(self, key: str) -> ObjectMeta:
+        """Size and store time without the body. Raises `ObjectMissing`."""
+        ...
+
+    def list(self, prefix: str) -> Iterator[ObjectMeta]:
+        """All objects whose key starts with `prefix` + "/", in key order."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """Remove; an absent key is success. Raises `StoreDenied` without the right."""
+        ...
