@@ -1,0 +1,90 @@
+"""Every key in the bucket is made here. Normative: docs/format.md.
+
+Keys hold nothing of the user's but the run's name, so neither the length nor the letters of a workspace path can
+matter to a store.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from spotwarp.clock import Rng
+from spotwarp.errors import UsageError
+
+CONFIG: Final = "config"
+BALLAST: Final = "ballast"
+RUNS: Final = "runs"
+
+_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*")
+
+
+def checked_run(name: str) -> str:
+    """`name`, if it can name a run; else `UsageError`."""
+    if len(name) > 64 or not _RUN.fullmatch(name):
+        raise UsageError(
+            f"{name!r} cannot name a run",
+            hint="Use letters, digits, '-', '_' and single inner '.', at most 64, starting with a letter or digit.",
+        )
+    return name
+
+
+def run_prefix(run: str) -> str:
+    """Everything of one run."""
+    return f"{RUNS}/{run}"
+
+
+def log_key(run: str, n: int) -> str:
+    """Entry `n` of a run's log; the first is 1."""
+    return f"{RUNS}/{run}/log/{n:010d}"
+
+
+def hint_key(run: str) -> str:
+    """The number that says where the log's tail was seen."""
+    return f"{RUNS}/{run}/hint"
+
+
+def packs_prefix(run: str) -> str:
+    """All packs of a run."""
+    return f"{RUNS}/{run}/packs"
+
+
+def pack_key(run: str, pack: str) -> str:
+    """One pack; `pack` is `<generation>-<random>`."""
+    return f"{RUNS}/{run}/packs/{pack}"
+
+
+def manifests_prefix(run: str) -> str:
+    """All manifests of a run."""
+    return f"{RUNS}/{run}/manifests"
+
+
+def manifest_key(run: str, manifest: str) -> str:
+    """One manifest; `manifest` is `<generation>-<random>`."""
+    return f"{RUNS}/{run}/manifests/{manifest}"
+
+
+def beat_key(run: str, life: str) -> str:
+    """The heartbeat of one process life."""
+    return f"{RUNS}/{run}/beats/{life}"
+
+
+def telemetry_prefix(run: str) -> str:
+    """All telemetry of a run."""
+    return f"{RUNS}/{run}/telemetry"
+
+
+def telemetry_key(run: str, generation: int, k: int) -> str:
+    """Segment `k` of a generation's telemetry; the first is 0."""
+    return f"{RUNS}/{run}/telemetry/{generation:06d}-{k:08d}"
+
+
+def new_object_id(generation: int, rng: Rng) -> str:
+    """A pack's or manifest's name: its generation and 128 random bits, used once (P1)."""
+    return f"{generation}-{rng.token(16)}"
+
+
+def generation_of(object_id: str) -> int | None:
+    """The generation an id was made in, or None when it is not an id of ours."""
+    head, dash, tail = object_id.partition("-")
+    return int(head) if dash and tail and head.isascii() and head.isdigit() else None
