@@ -1,0 +1,108 @@
+# Everything a person or a CI runs. On a fresh Linux machine it needs git, make and Python 3.11 or newer (with venv).
+# `.venv` is made on the way and kept; what is installed in it follows the files in requirements/.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+# Arguments for pytest, or for the benchmarks: make test ARGS='-k store'
+ARGS ?=
+
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+
+# A stamp carries the digest of what was installed: another branch's requirements are another stamp.
+digest = $(shell cat $(1) | sha256sum | cut -c1-16)
+DEMO := .venv/.have-demo-$(call digest,requirements/demo.txt pyproject.toml)
+DEV := .venv/.have-dev-$(call digest,requirements/dev.txt pyproject.toml)
+TRAINING := .venv/.have-training-$(call digest,requirements/dev.txt requirements/training.txt)
+
+# Two test workers on few cores: libraries must not start threads of their own, and nothing may look for a network.
+QUIET := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
+PYTEST := $(QUIET) $(BIN)/python -m pytest
+WORKERS := -n 2 --dist loadgroup
+
+.PHONY: help
+help:  ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
+
+.PHONY: demo
+demo: $(DEMO)  ## watch a training run survive preemptions, on this machine, in under a minute
+	@$(BIN)/spotwarp demo
+
+.PHONY: test
+test: $(DEV) $(TRAINING)  ## all tests but the deep ones (under 20 minutes on 2 cores)
+	$(PYTEST) $(WORKERS) -m 'not deep' $(ARGS)
+
+.PHONY: test-fast
+test-fast: $(DEV)  ## the tests that need no training stack and little time (under 2 minutes)
+	$(PYTEST) $(WORKERS) -m 'not deep and not slow' --ignore-glob='*_torch.py' $(ARGS)
+
+.PHONY: test-deep
+test-deep: $(DEV) $(TRAINING)  ## the tests that need root or minutes (under 45 minutes)
+	$(PYTEST) -m deep $(ARGS)
+
+.PHONY: lint
+lint: $(DEV)  ## style, banned calls, layout, and who may import whom
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/lint-imports --no-logo
+
+.PHONY: types
+types: $(DEV)  ## mypy, strict
+	$(BIN)/mypy
+
+.PHONY: fmt
+fmt: $(DEV)  ## format the code and fix what can be fixed
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+.PHONY: bench
+bench: $(DEV)  ## measure; results go to .bench/
+	$(QUIET) $(BIN)/python -m benchmarks $(ARGS)
+
+# Resolve again. Versions move only with ARGS=--upgrade. No output may name the registry it was read from.
+LOCK := $(BIN)/uv --quiet pip compile --universal --python-version 3.11 --no-header
+.PHONY: lock
+lock: $(DEV)  ## pin requirements/*.txt anew from pyproject.toml and requirements/*.in
+	$(LOCK) --generate-hashes pyproject.toml --extra demo --extra dev requirements/build.in \
+	  -o requirements/dev.txt $(ARGS)
+	$(LOCK) --generate-hashes pyproject.toml --extra demo requirements/build.in \
+	  -c requirements/dev.txt -o requirements/demo.txt $(ARGS)
+	$(LOCK) requirements/training.in -c requirements/dev.txt -o requirements/training.txt $(ARGS)
+
+.PHONY: clean
+clean:  ## remove the environment and all caches
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .bench dist
+
+# ------------------------------------------------------------------------------------------------ environment
+
+# An environment that answers is kept as it is, whoever made it; a broken or half-made one is made anew.
+.PHONY: .venv
+.venv:
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { \
+	  command -v $(PYTHON) >/dev/null || { echo 'Python 3.11 or newer is needed (Debian, Ubuntu: apt install python3 python3-venv)' >&2; exit 1; }; \
+	  $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "Python 3.11 or newer is needed; this is $$($(PYTHON) --version). Name another: make PYTHON=python3.12 ..." >&2; exit 1; }; \
+	  $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	    { echo 'Python has no venv module here (Debian, Ubuntu: apt install python3-venv)' >&2; exit 1; }; \
+	  echo 'making .venv'; $(PYTHON) -m venv --clear .venv; }
+
+# `--no-deps` and `--no-build-isolation`: nothing is fetched that the requirements do not pin.
+define install
+@echo 'installing $(1)'
+@$(PIP) --require-hashes -r $(1)
+@$(PIP) --no-deps --no-build-isolation -e .
+@touch $@
+endef
+
+$(DEMO): | .venv
+	$(call install,requirements/demo.txt)
+
+$(DEV): | .venv
+	$(call install,requirements/dev.txt)
+
+$(TRAINING): | $(DEV)
+	@echo 'installing requirements/training.txt (PyTorch and friends: minutes the first time)'
+	@$(PIP) -r requirements/training.txt
+	@touch $@
