@@ -77,16 +77,19 @@ clean:  ## remove the environment and all caches
 
 # ------------------------------------------------------------------------------------------------ environment
 
-# An environment that answers is kept as it is, whoever made it; a broken or half-made one is made anew.
-.PHONY: .venv
-.venv:
-	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { \
-	  command -v $(PYTHON) >/dev/null || { echo 'Python 3.11 or newer is needed (Debian, Ubuntu: apt install python3 python3-venv)' >&2; exit 1; }; \
-	  $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	    { echo "Python 3.11 or newer is needed; this is $$($(PYTHON) --version). Name another: make PYTHON=python3.12 ..." >&2; exit 1; }; \
-	  $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
-	    { echo 'Python has no venv module here (Debian, Ubuntu: apt install python3-venv)' >&2; exit 1; }; \
-	  echo 'making .venv'; $(PYTHON) -m venv --clear .venv; }
+# The stamp knows the folder: a clone that was moved or copied gets a new environment, as scripts hold their path.
+VENV := .venv/.made-$(shell printf %s '$(CURDIR)' | sha256sum | cut -c1-16)
+
+# An environment that answers is kept, whoever made it; a broken or half-made one is made anew.
+$(VENV):
+	@if ! $(BIN)/pip --version >/dev/null 2>&1; then \
+	  $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	    echo 'Python 3.11 or newer is needed: apt install python3 python3-venv, or make PYTHON=python3.12 ...' >&2; exit 1; }; \
+	  $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	    echo 'This Python lacks its venv module: apt install python3-venv' >&2; exit 1; }; \
+	  echo 'making .venv'; $(PYTHON) -m venv --clear .venv || exit 1; \
+	fi
+	@touch $@
 
 # `--no-deps` and `--no-build-isolation`: nothing is fetched that the requirements do not pin.
 define install
@@ -96,13 +99,13 @@ define install
 @touch $@
 endef
 
-$(DEMO): | .venv
+$(DEMO): $(VENV)
 	$(call install,requirements/demo.txt)
 
-$(DEV): | .venv
+$(DEV): $(VENV)
 	$(call install,requirements/dev.txt)
 
-$(TRAINING): | $(DEV)
+$(TRAINING): $(DEV)
 	@echo 'installing requirements/training.txt (PyTorch and friends: minutes the first time)'
 	@$(PIP) -r requirements/training.txt
 	@touch $@
