@@ -9,7 +9,7 @@ PYTHON ?= python3
 ARGS ?=
 
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+PIP := $(BIN)/python -m pip --disable-pip-version-check install -qq
 
 # A stamp carries the digest of what was installed: another branch's requirements are another stamp.
 digest = $(shell cat $(1) | sha256sum | cut -c1-16)
@@ -40,7 +40,7 @@ test-fast: $(DEV)  ## the tests that need no training stack and little time (und
 
 .PHONY: test-deep
 test-deep: $(DEV) $(TRAINING)  ## the tests that need root or minutes (under 45 minutes)
-	$(PYTEST) -m deep $(ARGS)
+	$(PYTEST) -m deep $(ARGS) || { s=$$?; [ $$s -eq 5 ] || exit $$s; echo 'there is no deep test to run'; }
 
 .PHONY: lint
 lint: $(DEV)  ## style, banned calls, layout, and who may import whom
