@@ -17,7 +17,8 @@
      │  ├ RunMissing         10   no such run in this repository
      │  ├ SnapshotMissing    10   no such snapshot, or none yet
      │  ├ UnsupportedFormat  19   written by a newer SpotWarp: upgrade; nothing was changed
-     │  └ CorruptObject      16   an object fails its hash, length or grammar
+     │  ├ CorruptObject      16   an object fails its hash, length or grammar
+     │  └ ReadBackFailed     16   the store acknowledged what it does not have
      ├ LeaseError            11
      │  ├ LeaseHeld          11   another machine holds the run and is alive
      │  ├ Fenced             13   the run has moved on: stop writing, stop training
@@ -153,6 +154,17 @@ class UnsupportedFormat(RepositoryError):
 
 class CorruptObject(RepositoryError):
     """An object fails its hash, its length or its grammar."""
+
+
+class ReadBackFailed(RepositoryError):
+    """The store acknowledged objects that a second look does not find whole.
+
+    `packs` are the ids that must not be referred to again.
+    """
+
+    def __init__(self, message: str, *, packs: frozenset[str] = frozenset(), hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.packs = packs
 
 
 class LeaseError(SpotWarpError):

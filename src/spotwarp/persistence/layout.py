@@ -14,6 +14,7 @@ from spotwarp.errors import UsageError
 
 CONFIG: Final = "config"
 BALLAST: Final = "ballast"
+NAMES: Final = "names"
 RUNS: Final = "runs"
 
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*")
@@ -27,6 +28,11 @@ def checked_run(name: str) -> str:
             hint="Use letters, digits, '-', '_' and single inner '.', at most 64, starting with a letter or digit.",
         )
     return name
+
+
+def name_key(run: str) -> str:
+    """The object that makes a run known without listing its data."""
+    return f"{NAMES}/{run}"
 
 
 def run_prefix(run: str) -> str:

@@ -1,0 +1,174 @@
+"""The final order as types: uploaded → committed → verified → sealed. Each step takes the receipt of the one before (I6).
+
+`commit` is the only place that appends a snapshot entry, `verify` the only one that makes a `Verified`, and nothing can
+seal or complete a run without one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spotwarp.clock import Clock
+from spotwarp.errors import CorruptObject, ObjectMissing, ReadBackFailed, SnapshotMissing
+from spotwarp.persistence import layout
+from spotwarp.persistence.backup import Uploaded
+from spotwarp.persistence.manifest import CheckpointFact, Manifest, address
+from spotwarp.persistence.pack import read_trailer
+from spotwarp.persistence.repository import retained_snapshots
+from spotwarp.persistence.retention import Retention, forgets
+from spotwarp.persistence.runlog.entry import Complete, Phase, PhaseName, Snapshot, decode
+from spotwarp.persistence.runlog.log import Head, RunLog
+from spotwarp.persistence.store.api import Store
+
+
+class BaseForgotten(SnapshotMissing):
+    """The snapshot whose data this one reuses is no root any more (P3): upload again without it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """The committed snapshot that a backup refers to; number 0: none."""
+
+    number: int = 0
+    manifest: Manifest | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Receipt: the snapshot entry stands in the log, and every object it names was acknowledged."""
+
+    entry: Snapshot
+    uploaded: Uploaded
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """Receipt: the entry, its manifest and its packs were read back from the store."""
+
+    entry: Snapshot
+    thorough: bool
+
+
+def commit(
+    log: RunLog,
+    uploaded: Uploaded,
+    base: Base,
+    *,
+    generation: int,
+    retention: Retention,
+    clock: Clock,
+    final: bool = False,
+) -> Committed:
+    """Append the snapshot entry: the one commit point (I1).
+
+    Raises `Fenced`, `RunEnded`, `StoreUnavailable`, and `BaseForgotten` when a legal commit needs a fresh upload.
+    """
+
+    def decide(head: Head) -> Snapshot:
+        if base.number and base.number not in head.state.roots:
+            raise BaseForgotten(f"snapshot {base.number} was forgotten meanwhile")
+        best = best_checkpoint(uploaded.manifest.checkpoints)
+        entry = Snapshot(
+            generation=generation,
+            manifest=uploaded.manifest_id,
+            address=uploaded.address,
+            base=head.state.snapshot,
+            cls=best.cls if best else "none",
+            checkpoint=printable(best.path) if best and best.cls == "resumable" else "",
+            step=best.step if best else None,
+            loss=best.loss if best else None,
+            files=uploaded.files,
+            bytes=uploaded.bytes,
+            read_bytes=uploaded.read_bytes,
+            stored_bytes=uploaded.stored_bytes,
+            final=final,
+            wall=clock.wall().isoformat(timespec="milliseconds"),
+        )
+        return _forgetting(entry, log, head, retention)
+
+    return Committed(log.append(decide), uploaded)
+
+
+def _forgetting(entry: Snapshot, log: RunLog, head: Head, retention: Retention) -> Snapshot:
+    from msgspec.structs import replace
+
+    return replace(entry, forgets=forgets(retained_snapshots(log, head.state), entry, retention))
+
+
+def best_checkpoint(facts: tuple[CheckpointFact, ...]) -> CheckpointFact | None:
+    """The newest resumable checkpoint by step, else the newest weights-only one, else None. Never by time."""
+    for cls in ("resumable", "weights-only"):
+        of_class = [f for f in facts if f.cls == cls]
+        if of_class:
+            return max(of_class, key=lambda f: (f.step if f.step is not None else -1, f.path))
+    return None
+
+
+def printable(path: bytes) -> str:
+    """A path for JSON and for people: UTF-8 with undecodable and control bytes escaped."""
+    text = path.decode("utf-8", "backslashreplace")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def verify(store: Store, run: str, committed: Committed, *, thorough: bool) -> Verified:
+    """Read the snapshot back from the store, past every cache.
+
+    Always: the log slot, the manifest's bytes, the trailer of each pack uploaded for it. `thorough` (the final snapshot): also that
+    every pack it names is there with its exact size. Raises `ReadBackFailed` naming the packs not to be trusted again.
+    """
+    entry = committed.entry
+    key = layout.log_key(run, entry.n)
+    try:
+        if decode(store.get(key), entry.n, key).nonce != entry.nonce:
+            raise ReadBackFailed(f"{key} holds another entry than the one that was acknowledged")
+        manifest_key = layout.manifest_key(run, entry.manifest)
+        if address(store.get(manifest_key)) != entry.address:
+            raise ReadBackFailed(f"{manifest_key} is not what was written")
+    except (ObjectMissing, CorruptObject) as error:
+        raise ReadBackFailed(f"the store lost an acknowledged object: {error}") from error
+    bad = {pack.id for pack in committed.uploaded.new_packs if not _trailer_whole(store, run, pack.id, pack.size)}
+    if thorough:
+        sizes = {meta.key: meta.size for meta in store.list(layout.packs_prefix(run))}
+        named = [p for p in committed.uploaded.manifest.packs if p.run == run]
+        bad |= {p.id for p in named if sizes.get(layout.pack_key(run, p.id)) != p.size}
+    if bad:
+        raise ReadBackFailed(
+            f"the store acknowledged {len(bad)} pack(s) of snapshot {entry.n} that it does not have whole",
+            packs=frozenset(bad),
+            hint="What they hold is sent again; if this repeats, do not trust this store.",
+        )
+    return Verified(entry, thorough)
+
+
+def _trailer_whole(store: Store, run: str, pack: str, size: int) -> bool:
+    try:
+        read_trailer(store, layout.pack_key(run, pack), size)
+    except (ObjectMissing, CorruptObject):
+        return False
+    return True
+
+
+def seal(log: RunLog, verified: Verified, *, phase: PhaseName, exit_code: int | None, reason: str) -> Phase:
+    """Seal the generation as `preempted` or `stopped`: its last entry, written with the child dead (R12)."""
+    return log.append(
+        lambda head: Phase(
+            generation=verified.entry.generation,
+            phase=phase,
+            snapshot=_last(head, verified),
+            exit=exit_code,
+            reason=reason,
+        )
+    )
+
+
+def complete(log: RunLog, verified: Verified, *, exit_code: int = 0) -> Complete:
+    """Close the run for good (R13)."""
+    return log.append(
+        lambda head: Complete(generation=verified.entry.generation, snapshot=_last(head, verified), exit=exit_code)
+    )
+
+
+def _last(head: Head, verified: Verified) -> int:
+    """The snapshot to seal with; one that is no longer the last is refused by the log's rules."""
+    del head
+    return verified.entry.n

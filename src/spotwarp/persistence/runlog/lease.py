@@ -1,0 +1,216 @@
+"""Who has the run, and when another may take it: heartbeats, staleness, the wait before a claim.
+
+A heartbeat is one plain object per process life, overwritten by its owner alone. Staleness is judged on the
+observer's own monotonic clock: the same beat at a read made after the whole lease ran out (R8). No two machines' clocks
+are ever compared, and not seeing something is never taken for its death (I9).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from spotwarp.clock import Clock
+from spotwarp.errors import CorruptObject, LeaseHeld, ObjectMissing, SpotWarpError
+from spotwarp.persistence import layout
+from spotwarp.persistence.envelope import FORMAT_VERSION, Kind, seal, unseal
+from spotwarp.persistence.runlog.entry import Claim, State
+from spotwarp.persistence.runlog.fold import Refusal, lost_run
+from spotwarp.persistence.runlog.log import Head, RunLog, refused_error
+from spotwarp.persistence.store.api import Store
+
+
+class Beat(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One heartbeat. `life` and `count` make its value unique; the rest is for people."""
+
+    v: int
+    life: str
+    count: int
+    wall: str = ""
+    phase: str = ""
+    facts: dict[str, str | int | float | bool | None] = {}
+
+
+_decoder = msgspec.json.Decoder(Beat)
+
+
+def read_beat(store: Store, run: str, life: str) -> Beat | None:
+    """The beat of `life` as it stands, None when there is none or it is unreadable."""
+    try:
+        return _decoder.decode(unseal(store.get(layout.beat_key(run, life)), Kind.BEAT, "heartbeat"))
+    except (ObjectMissing, CorruptObject, msgspec.DecodeError):
+        return None
+
+
+class BeatWatch:
+    """Decides whether a beat has stood still for the lease. Pure but for what it remembers."""
+
+    def __init__(self, lease_s: float) -> None:
+        self._lease_s = lease_s
+        self._value: tuple[str, int] | None = None
+        self._since: float | None = None
+        self.moved = False
+        """The beat was seen to change: its owner is alive."""
+
+    def observe(self, beat: Beat | None, *, asked_at: float, answered_at: float) -> bool:
+        """Take in a read that was asked for and answered at these monotonic times. True: the beat is stale."""
+        value = (beat.life, beat.count) if beat else None
+        if self._since is None or value != self._value:
+            self.moved = self._since is not None
+            self._value, self._since = value, answered_at
+            return False
+        return asked_at - self._since >= self._lease_s
+
+
+def wait_for_turn(
+    log: RunLog,
+    store: Store,
+    *,
+    lease_s: float,
+    clock: Clock,
+    takeover: bool = False,
+    say: Callable[[str], None] = lambda _: None,
+) -> str:
+    """Return as soon as this life may claim the run (R7); the answer is the claim's `cause`.
+
+    Raises `LeaseHeld` when another life holds it and is seen to be alive, `RunEnded` when the run is closed.
+    `takeover` claims over a silent or living holder alike: the user's word.
+    """
+    watch: BeatWatch | None = None
+    watched, noticed_at = "", 0.0
+    notice: tuple[int, float] | None = None
+    while True:
+        head = log.head()
+        state = head.state
+        cause = _free_cause(log.run, state, takeover)
+        if cause:
+            return cause
+        if watch is None or watched != state.life:
+            claim = log.read(state.claim)
+            theirs = claim.lease_s if isinstance(claim, Claim) else lease_s
+            watch, watched = BeatWatch(max(lease_s, theirs)), state.life
+            say(f"generation {state.generation} {holder(log, state)} holds the run; waiting for its heartbeat to stand still for {max(lease_s, theirs):g} s")
+        now = clock.monotonic()
+        if state.notice != notice:
+            notice, noticed_at = state.notice, now
+        if notice is not None and now - noticed_at >= notice[1]:
+            return f"deadline@{notice[0]}"
+        beat = read_beat(store, log.run, state.life)
+        if watch.observe(beat, asked_at=now, answered_at=clock.monotonic()):
+            return "stale beat"
+        if watch.moved and notice is None:
+            raise LeaseHeld(
+                f"run {log.run!r} is held by {holder(log, state)} and it is alive; left alone",
+                hint="Stop it there, wait for it, use another run (`--run NAME`), or take it over with `--takeover`.",
+            )
+        clock.sleep(min(1.0, lease_s / 8))
+
+
+def _free_cause(run: str, state: State, takeover: bool) -> str:
+    if state.terminal:
+        raise refused_error(run, f"it is {state.terminal}", fenced=False, ended=True)
+    if not state.generation:
+        return "first"
+    if state.seal:
+        return f"sealed@{state.generation}"
+    return "takeover" if takeover else ""
+
+
+def holder(log: RunLog, state: State) -> str:
+    """The holder in words: host, process, since when."""
+    claim = log.read(state.claim)
+    if not isinstance(claim, Claim):
+        return "another machine"
+    return f"on {claim.host or claim.machine} (process {claim.pid}, since {claim.wall})"
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a holder is fenced by: its generation and life."""
+
+    generation: int
+    life: str
+
+
+class Heart:
+    """Beats every quarter of the lease in a thread of its own, and looks each time whether the run was lost.
+
+    `facts` is called for each beat; `on_lost` is called once, from the beating thread, when the log says that this life no longer
+    holds the run. Failing beats are counted, never raised: the store may come back.
+    """
+
+    def __init__(
+        self,
+        log: RunLog,
+        store: Store,
+        *,
+        lease_s: float,
+        clock: Clock,
+        facts: Callable[[], tuple[str, dict[str, str | int | float | bool | None]]],
+        on_lost: Callable[[Refusal], None],
+    ) -> None:
+        self._log = log
+        self._store = store
+        self._lease_s = lease_s
+        self._clock = clock
+        self._facts = facts
+        self._on_lost = on_lost
+        self._count = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        self.holding: Holding | None = None
+        self.error: str = ""
+        """Why the last beat failed; empty when it did not."""
+
+    def start(self) -> None:
+        """Beat once, now (a candidate beats before it claims), then go on in the background.
+
+        Raises `StoreError` when even the first beat cannot be written.
+        """
+        self._beat()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop beating; returns when the thread is gone or busy with its last request."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(self._lease_s)
+
+    def _run(self) -> None:
+        while not self._clock.wait(self._stop, self._lease_s / 4):
+            try:
+                self._beat()
+                self.error = ""
+            except SpotWarpError as error:
+                self.error = str(error)
+            try:
+                lost = self._lost()
+            except SpotWarpError as error:
+                self.error = str(error)
+                continue
+            if lost is not None and not self._stop.is_set():
+                self._stop.set()
+                self._on_lost(lost)
+
+    def _beat(self) -> None:
+        self._count += 1
+        phase, facts = self._facts()
+        beat = Beat(
+            v=FORMAT_VERSION,
+            life=self._log.life,
+            count=self._count,
+            wall=self._clock.wall().isoformat(timespec="seconds"),
+            phase=phase,
+            facts=facts,
+        )
+        self._store.put(layout.beat_key(self._log.run, self._log.life), seal(Kind.BEAT, msgspec.json.encode(beat)))
+
+    def _lost(self) -> Refusal | None:
+        holding = self.holding
+        if holding is None:
+            return None
+        head: Head = self._log.head()
+        return lost_run(head.state, generation=holding.generation, life=holding.life)
