@@ -1,0 +1,213 @@
+"""The Hugging Face trainer's checkpoint: which files make the set, decided on facts alone.
+
+Owns invariant I5 for this framework. Pure. The trainer writes weights, optimiser, scheduler, random state and, last,
+`trainer_state.json`, straight into `checkpoint-<step>/` and never syncs. It resumes from a directory that lacks the
+middle three without a word and with wrong weights, so some of them but not all is torn; none of them is a save of the
+weights only. Beyond plain `optimizer.pt` it may leave the state to DeepSpeed (`global_step*/`, which holds the
+scheduler too), FSDP (`optimizer_0/`, `optimizer.bin`), XLA (`rank*-of-*-optimizer.pt`) or SageMaker (`optimizer.pt_*`).
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+
+from spotwarp.execution.checkpoints.checkpoint import CheckpointClass
+from spotwarp.execution.checkpoints.examine import INDEXES, STATE, Facts
+from spotwarp.execution.checkpoints.members import show
+
+FRAMEWORK = "huggingface"
+INCOMPLETE = "checkpoint-is-incomplete.txt"
+_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+_ADAPTERS = ("adapter_model.safetensors", "adapter_model.bin")
+_RNG = re.compile(r"rng_state_(\d+)\.pth")
+_XLA = re.compile(r"rank(\d+)-of-(\d+)-optimizer\.pt")
+_ZERO = re.compile(r"([^/]+)/.*zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt")
+_SHARD = re.compile(r"(model|pytorch_model)-(\d+)-of-(\d+)\.(safetensors|bin)")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The class of a set, why it is not better, and what its state says."""
+
+    cls: CheckpointClass
+    reason: str = ""
+    loss: float | None = None
+    world_size: int | None = None
+
+
+def classify(facts: Facts, *, world_size: int | None = None) -> Verdict:
+    """Judge a `checkpoint-<step>` directory; `world_size` is the number of ranks it must have, if that is known."""
+    state = facts.documents.get(STATE)
+    ranks = _ranks(facts)
+    faults = [*_leftovers(facts), *facts.faults, *_weight_faults(facts), *_optimizer_faults(facts)]
+    saved = {
+        "an optimizer": _has_optimizer(facts),
+        "a scheduler": "scheduler.pt" in facts.names or bool(_deepspeed(facts)),
+        "a random state": bool(ranks) or "rng_state.pth" in facts.names,
+    }
+    loss, count = _last_loss(state), len(ranks) or (1 if "rng_state.pth" in facts.names else None)
+    if not faults and not any(saved.values()) and "scaler.pt" not in facts.names:
+        faults = _state_faults(state) if STATE in facts.names else []
+        cls = CheckpointClass.TORN if faults else CheckpointClass.WEIGHTS_ONLY
+        return Verdict(cls, _join(faults) or "weights only: nothing to resume the optimizer from", loss, count)
+    missing = " and ".join(what for what, there in saved.items() if not there)
+    if missing:
+        faults.append(f"it lacks {missing}")
+    if STATE not in facts.names:
+        faults.append(f"{STATE}, which is written last, is missing")
+    elif STATE in facts.documents:
+        faults += _state_faults(state)
+    faults += _rank_faults(ranks, _expected_ranks(state) if world_size is None else world_size, count)
+    return Verdict(CheckpointClass.TORN if faults else CheckpointClass.RESUMABLE, _join(faults), loss, count)
+
+
+def classify_model(facts: Facts) -> Verdict:
+    """Judge a directory that holds a model and no step."""
+    faults = [*facts.faults, *_weight_faults(facts)]
+    if faults:
+        return Verdict(CheckpointClass.TORN, _join(faults))
+    return Verdict(CheckpointClass.WEIGHTS_ONLY, "a model without a step: nothing to resume from")
+
+
+def _leftovers(facts: Facts) -> list[str]:
+    if not facts.names:
+        return ["the directory is empty"]
+    return [f"{INCOMPLETE} says that it was being written"] if INCOMPLETE in facts.names else []
+
+
+def _weight_faults(facts: Facts) -> list[str]:
+    """Why the weights are not whole; nothing if they are."""
+    if not facts.names:
+        return []
+    indexes = sorted(n for n in facts.names if n.endswith(INDEXES) and "/" not in n)
+    faults = [fault for name in indexes for fault in _index_faults(facts, name)]
+    if not indexes and any(_SHARD.fullmatch(name) for name in facts.names):
+        faults.append("the weights are in shards and their index is missing")
+    adapters = sorted(n for n in facts.names if n.rpartition("/")[2] in _ADAPTERS and n.count("/") <= 1)
+    for name in adapters:
+        config = name.rpartition("/")[0] + "/adapter_config.json"
+        if config.lstrip("/") not in facts.names:
+            faults.append(f"{show(config.lstrip('/'))} is missing")
+    plain = [n for n in facts.names if n in _WEIGHTS or re.fullmatch(r"pytorch_model_fsdp.*\.bin", n)]
+    faults += [f"{show(n)} holds no tensors" for n in [*plain, *adapters] if facts.tensors.get(n) == frozenset()]
+    spread = [*_distributed_dirs(facts, "pytorch_model_fsdp"), *_deepspeed(facts)]
+    faults += [fault for name in _distributed_dirs(facts, "pytorch_model_fsdp") for fault in _spread(facts, name)]
+    if not (indexes or adapters or plain or spread or faults):
+        faults.append("it has no weights")
+    return faults
+
+
+def _index_faults(facts: Facts, name: str) -> list[str]:
+    if name not in facts.documents:
+        return []  # it is a fault of its own already
+    match facts.documents[name]:
+        case {"weight_map": dict(shards)} if shards and all(isinstance(shard, str) for shard in shards.values()):
+            pass
+        case _:
+            return [f"{show(name)} has no map of the weights"]
+    faults = [f"{show(shard)} is missing" for shard in sorted(set(shards.values()) - facts.names)]
+    for tensor, shard in shards.items():
+        if shard in facts.tensors and tensor not in facts.tensors[shard]:
+            return [*faults, f"{show(shard)} lacks tensor {show(tensor)}"]
+    return faults
+
+
+def _optimizer_faults(facts: Facts) -> list[str]:
+    faults = [fault for name in _distributed_dirs(facts, "optimizer") for fault in _spread(facts, name)]
+    xla = [match for name in facts.names if (match := _XLA.fullmatch(name))]
+    for total in sorted({int(match[2]) for match in xla}):
+        there = {int(match[1]) for match in xla if int(match[2]) == total}
+        faults += [f"the optimizer of rank {rank} is missing" for rank in _gaps(there, total)[:1]]
+    for folder in _deepspeed(facts):
+        faults += _deepspeed_faults(facts, folder)
+    return faults
+
+
+def _deepspeed_faults(facts: Facts, folder: str) -> list[str]:
+    faults = []
+    inside = [name for name in facts.names if name.startswith(f"{folder}/")]
+    if not any(name.endswith("_model_states.pt") for name in inside):
+        faults.append(f"{show(folder)}/ has no model states")
+    pairs = {(int(m[2]), int(m[3])) for name in inside if (m := _ZERO.fullmatch(name))}
+    for shard in sorted({shard for _, shard in pairs}):
+        there = {rank for rank, of in pairs if of == shard}
+        faults += [f"{show(folder)}/ lacks the optimizer of rank {rank}" for rank in _gaps(there, max(there) + 1)[:1]]
+    if "latest" not in facts.names:
+        faults.append(f"latest, which is written after {show(folder)}/, is missing")
+    elif facts.texts.get("latest") not in _deepspeed(facts):
+        faults.append(f"latest names {show(facts.texts.get('latest', ''))}, which is not there")
+    return faults
+
+
+def _spread(facts: Facts, folder: str) -> list[str]:
+    """Why a distributed checkpoint in `folder` is not whole."""
+    metadata = f"{folder}/.metadata"
+    if metadata not in facts.names:
+        return [f"{show(metadata)}, which is written last, is missing"]
+    faults = []
+    for leaf, size in sorted(facts.distributed.get(metadata, {}).items()):
+        name = f"{folder}/{leaf}"
+        if name not in facts.names:
+            faults.append(f"{show(name)} is missing")
+        elif facts.sizes[name] < size:
+            faults.append(f"{show(name)} is cut short: {facts.sizes[name]} of {size} bytes")
+    return faults
+
+
+def _has_optimizer(facts: Facts) -> bool:
+    single = {"optimizer.pt", "optimizer.bin"} & facts.names
+    parts = any(name.startswith("optimizer.pt_") or _XLA.fullmatch(name) for name in facts.names)
+    return bool(single or parts or _distributed_dirs(facts, "optimizer") or _deepspeed(facts))
+
+
+def _distributed_dirs(facts: Facts, prefix: str) -> list[str]:
+    return sorted({n.split("/")[0] for n in facts.names if n.startswith(prefix) and "/" in n})
+
+
+def _deepspeed(facts: Facts) -> list[str]:
+    return _distributed_dirs(facts, "global_step")
+
+
+def _ranks(facts: Facts) -> set[int]:
+    return {int(match[1]) for name in facts.names if (match := _RNG.fullmatch(name))}
+
+
+def _rank_faults(ranks: set[int], expected: int | None, count: int | None) -> list[str]:
+    gaps = _gaps(ranks, max(ranks, default=-1) + 1)
+    if gaps:
+        return [f"rng_state_{gaps[0]}.pth is missing"]
+    if count is not None and expected is not None and count != expected:
+        return [f"it has the random state of {count} of {expected} ranks"]
+    return []
+
+
+def _gaps(there: set[int], total: int) -> list[int]:
+    # Only the first absent rank is of interest; `total` comes out of a file name and may be anything.
+    return [rank for rank in range(min(total, len(there) + 1)) if rank not in there][:1]
+
+
+def _state_faults(state: object) -> list[str]:
+    step = state.get("global_step") if isinstance(state, dict) else None
+    return [] if type(step) is int and step >= 0 else [f"{STATE} has no step"]
+
+
+def _expected_ranks(state: object) -> int | None:
+    """The number of ranks, where a trainer writes it into its state; the stock one does not."""
+    world = state.get("world_size", state.get("world")) if isinstance(state, dict) else None
+    return world if type(world) is int else None
+
+
+def _last_loss(state: object) -> float | None:
+    history = state.get("log_history") if isinstance(state, dict) else None
+    for entry in reversed(history if isinstance(history, list) else []):
+        loss = entry.get("loss") if isinstance(entry, dict) else None
+        if type(loss) is int or isinstance(loss, float):
+            return float(loss) if abs(loss) <= sys.float_info.max else None
+    return None
+
+
+def _join(faults: list[str]) -> str:
+    more = len(faults) - 3
+    return "; ".join(faults[:3]) + (f"; and {more} more" if more > 0 else "")
