@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Protocol
 
 Buffer = bytes | bytearray | memoryview
+"""Contiguous bytes; a memoryview must be of unsigned bytes. Stores read it in place and never keep it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,13 @@ class ObjectMeta:
     key: str
     size: int
     modified: datetime
+
+
+def checked_key(key: str) -> str:
+    """`key`, if it is one; else `ValueError`, for a bad key is a mistake in the program and not of the user's."""
+    if not key.isascii() or not key.isprintable() or "\\" in key or any(p in ("", ".", "..") for p in key.split("/")):
+        raise ValueError(f"not a key: {key!r}")
+    return key
 
 
 class Store(Protocol):
@@ -61,7 +69,10 @@ class Store(Protocol):
         ...
 
     def list(self, prefix: str) -> Iterator[ObjectMeta]:
-        """All objects whose key starts with `prefix` + "/", in key order."""
+        """All objects whose key starts with `prefix` + "/", in key order (as bytes); all objects for an empty `prefix`.
+
+        The whole listing is fetched by the call, so that its errors arise here and not while it is consumed.
+        """
         ...
 
     def delete(self, key: str) -> None:

@@ -1,0 +1,170 @@
+"""Where an S3 bucket is and who may use it, from the variables and files that every AWS tool reads.
+
+Owns the reading of `AWS_*`, `~/.aws/config` and `~/.aws/credentials`, and nothing else: it opens no connection and
+keeps no secret longer than its caller does. A setting that cannot be honoured is refused by name, never ignored.
+"""
+
+from __future__ import annotations
+
+import configparser
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from spotwarp.errors import UsageError
+
+DEFAULT_REGION = "us-east-1"
+_ELSEWHERE = ("credential_process", "sso_session", "sso_start_url", "role_arn", "source_profile")
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """An access key; `token` for a temporary one. `renewable` when it was read from a file that may change."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
+    token: str | None = field(default=None, repr=False)
+    renewable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """How to address one bucket: the base URL as the client wants it, region, style, and whether http is allowed."""
+
+    url: str
+    region: str
+    virtual_hosted: bool
+    allow_http: bool
+    ca_bundle: Path | None = None
+
+
+def endpoint_for(bucket: str, env: Mapping[str, str]) -> Endpoint:
+    """The endpoint that `env` and the profile name for `bucket`. Raises `UsageError` for one that cannot be used."""
+    profile = _profile(env)
+    region = env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or profile.get("region") or DEFAULT_REGION
+    custom = _custom_endpoint(env, profile)
+    style = profile.get("s3.addressing_style", "auto")
+    if custom is None:
+        # A dot in the bucket's name breaks the host's TLS certificate, so such buckets go into the path.
+        virtual = style != "path" and "." not in bucket
+        custom = f"https://s3.{region}.amazonaws.com" + (".cn" if region.startswith("cn-") else "")
+    else:
+        virtual = style == "virtual"
+    parts = urlsplit(custom)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment or "@" in custom:
+        raise UsageError(
+            "the S3 endpoint is not a URL like https://host[:port]",
+            hint="Correct AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL or endpoint_url in the profile.",
+        )
+    allow_http = parts.scheme == "http"
+    if allow_http and not _is_loopback(parts.hostname) and env.get("AWS_ALLOW_HTTP", "").lower() not in ("1", "true"):
+        raise UsageError(
+            f"the S3 endpoint {custom} is plain http, which would show your data to the network",
+            hint="Use https, or set AWS_ALLOW_HTTP=true if the network is yours.",
+        )
+    netloc = f"{bucket}.{parts.netloc}" if virtual else parts.netloc
+    bundle = env.get("AWS_CA_BUNDLE") if parts.scheme == "https" else None
+    return Endpoint(
+        url=f"{parts.scheme}://{netloc}{parts.path.rstrip('/')}",
+        region=region,
+        virtual_hosted=virtual,
+        allow_http=allow_http,
+        ca_bundle=Path(bundle) if bundle else None,
+    )
+
+
+def credentials_from(env: Mapping[str, str]) -> Credentials | None:
+    """The access key in `env`, else the profile's, else None (the machine's own role, if it has one).
+
+    Raises `UsageError` for a profile that is missing, half filled in, or gets its key in a way not supported here.
+    """
+    access, secret = env.get("AWS_ACCESS_KEY_ID"), env.get("AWS_SECRET_ACCESS_KEY")
+    if access and secret:
+        return Credentials(access, secret, env.get("AWS_SESSION_TOKEN") or None)
+    if access or secret:
+        raise UsageError(
+            "only one of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY is set", hint="Set both, or neither."
+        )
+    profile = _profile(env)
+    access, secret = profile.get("aws_access_key_id"), profile.get("aws_secret_access_key")
+    if access and secret:
+        return Credentials(access, secret, profile.get("aws_session_token") or None, renewable=True)
+    name = _profile_name(env)
+    if access or secret:
+        raise UsageError(f"the AWS profile {name!r} has only half of an access key", hint="Add the other half.")
+    elsewhere = next((key for key in _ELSEWHERE if key in profile), None)
+    if elsewhere is not None:
+        raise UsageError(
+            f"the AWS profile {name!r} gets its key through {elsewhere}, which SpotWarp does not run",
+            hint=f'Run: eval "$(aws configure export-credentials --profile {name} --format env)"',
+        )
+    return None
+
+
+def _custom_endpoint(env: Mapping[str, str], profile: Mapping[str, str]) -> str | None:
+    if env.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() == "true":
+        return None
+    return (
+        env.get("AWS_ENDPOINT_URL_S3")
+        or env.get("AWS_ENDPOINT_URL")
+        or profile.get("s3.endpoint_url")
+        or profile.get("endpoint_url")
+        or None
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _profile_name(env: Mapping[str, str]) -> str:
+    return env.get("AWS_PROFILE") or env.get("AWS_DEFAULT_PROFILE") or "default"
+
+
+def _profile(env: Mapping[str, str]) -> dict[str, str]:
+    """The profile's settings, config first, credentials over them; nested ones as `s3.<name>`."""
+    name = _profile_name(env)
+    home = Path(env.get("HOME") or Path.home())
+    config = _read(Path(env.get("AWS_CONFIG_FILE") or home / ".aws/config").expanduser())
+    secrets = _read(Path(env.get("AWS_SHARED_CREDENTIALS_FILE") or home / ".aws/credentials").expanduser())
+    section = name if name == "default" else f"profile {name}"
+    found = [parser[part] for parser, part in ((config, section), (secrets, name)) if parser.has_section(part)]
+    if not found and (env.get("AWS_PROFILE") or env.get("AWS_DEFAULT_PROFILE")):
+        raise UsageError(
+            f"there is no AWS profile named {name!r}", hint="Correct AWS_PROFILE, or run `aws configure list-profiles`."
+        )
+    settings: dict[str, str] = {}
+    for part in found:
+        for key, value in part.items():
+            settings.update(_nested(key, value))
+    services = settings.get("services")
+    if services and config.has_section(f"services {services}"):
+        settings |= {k: v for key, value in config[f"services {services}"].items() for k, v in _nested(key, value)}
+    return settings
+
+
+def _nested(key: str, value: str) -> list[tuple[str, str]]:
+    """`s3 =` followed by indented `name = value` lines is one option with a multi-line value."""
+    if "\n" not in value:
+        return [(key, value.strip())]
+    pairs = (line.partition("=") for line in value.splitlines() if "=" in line)
+    return [(f"{key}.{name.strip()}", inner.strip()) for name, _, inner in pairs]
+
+
+def _read(path: Path) -> configparser.RawConfigParser:
+    parser = configparser.RawConfigParser(default_section="", strict=False)
+    try:
+        parser.read_string(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        pass
+    except (OSError, UnicodeDecodeError, configparser.Error) as error:
+        # The parser's own text quotes the line, which may be a secret.
+        raise UsageError(f"cannot read {path}: {type(error).__name__}", hint="Correct the file.") from None
+    return parser

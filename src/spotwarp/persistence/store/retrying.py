@@ -1,0 +1,163 @@
+"""A store that tries again, so that a hiccup is not a failure and a storm is not made worse.
+
+Owns the wait between tries and the pace between calls, both shared by all threads that use the store. It retries only
+verbs whose repetition is harmless; `put_new` passes through untouched, because its caller must read the slot.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from spotwarp.clock import Clock, Rng
+from spotwarp.errors import StoreUnavailable
+from spotwarp.persistence.store.api import Buffer, ObjectMeta, Store
+from spotwarp.retry import Backoff, call
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How long one verb may be retried (seconds), and how the waits grow."""
+
+    budget_s: float = 60.0
+    backoff: Backoff = Backoff()
+
+
+class Pace:
+    """The gap between the starts of calls: doubled by each refusal, shrunk by each success, shared by all threads.
+
+    With no refusals it is zero and costs nothing.
+    """
+
+    FIRST_S = 0.02
+    MOST_S = 1.0
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._gap_s = 0.0
+        self._next = float("-inf")
+
+    @property
+    def gap_s(self) -> float:
+        """Seconds between two starts at present."""
+        with self._lock:
+            return self._gap_s
+
+    def turn_s(self) -> float:
+        """Take the next turn; seconds to wait for it."""
+        with self._lock:
+            if not self._gap_s:
+                return 0.0
+            now = self._clock.monotonic()
+            start = max(now, self._next)
+            self._next = start + self._gap_s
+            return start - now
+
+    def slower(self) -> None:
+        """The store refused or did not answer."""
+        with self._lock:
+            self._gap_s = min(self.MOST_S, max(self.FIRST_S, self._gap_s * 2))
+
+    def faster(self) -> None:
+        """The store obeyed."""
+        with self._lock:
+            self._gap_s = self._gap_s * 0.8 if self._gap_s > self.FIRST_S else 0.0
+
+
+class RetryingStore:
+    """`inner`, with `put`, `get`, `get_range`, `head`, `list` and `delete` retried while their error is retryable.
+
+    Setting `cancel` ends all waiting at once, now and later; calls are still made, once each.
+    """
+
+    def __init__(
+        self,
+        inner: Store,
+        *,
+        clock: Clock,
+        rng: Rng,
+        policy: RetryPolicy = RetryPolicy(),  # noqa: B008 - frozen
+        cancel: threading.Event | None = None,
+    ) -> None:
+        self._inner = inner
+        self._clock = clock
+        self._rng = rng
+        self._policy = policy
+        self._cancel = cancel or threading.Event()
+        self._pace = Pace(clock)
+        self._queues = True
+
+    @property
+    def url(self) -> str:
+        """See `Store`."""
+        return self._inner.url
+
+    @property
+    def cancel(self) -> threading.Event:
+        """Once set, nothing waits any more."""
+        return self._cancel
+
+    def with_budget(self, seconds: float) -> RetryingStore:
+        """The same store for small, urgent objects (beats, log entries): retried for at most `seconds`.
+
+        It does not queue behind the throttled bulk, so that a lease is not lost to it, but its refusals count.
+        """
+        urgent = copy.copy(self)
+        urgent._policy = replace(self._policy, budget_s=seconds)
+        urgent._queues = False
+        return urgent
+
+    def put(self, key: str, data: Buffer) -> None:
+        """See `Store`; retried."""
+        self._try(lambda: self._inner.put(key, data))
+
+    def put_new(self, key: str, data: Buffer) -> None:
+        """See `Store`; not retried."""
+        self._inner.put_new(key, data)
+
+    def get(self, key: str) -> bytes:
+        """See `Store`; retried."""
+        return self._try(lambda: self._inner.get(key))
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """See `Store`; retried."""
+        return self._try(lambda: self._inner.get_range(key, start, length))
+
+    def head(self, key: str) -> ObjectMeta:
+        """See `Store`; retried."""
+        return self._try(lambda: self._inner.head(key))
+
+    def list(self, prefix: str) -> Iterator[ObjectMeta]:
+        """See `Store`; retried as a whole, so that what it yields is one listing."""
+        return iter(self._try(lambda: tuple(self._inner.list(prefix))))
+
+    def delete(self, key: str) -> None:
+        """See `Store`; retried."""
+        self._try(lambda: self._inner.delete(key))
+
+    def _try(self, verb: Callable[[], T]) -> T:
+        def once() -> T:
+            if self._queues and (turn_s := self._pace.turn_s()) > 0:
+                self._clock.wait(self._cancel, turn_s)
+            try:
+                result = verb()
+            except StoreUnavailable:
+                self._pace.slower()
+                raise
+            self._pace.faster()
+            return result
+
+        return call(
+            once,
+            clock=self._clock,
+            rng=self._rng,
+            budget_s=self._policy.budget_s,
+            backoff=self._policy.backoff,
+            cancel=self._cancel,
+        )
