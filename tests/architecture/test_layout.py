@@ -17,7 +17,12 @@ ATTICS = {"utils", "util", "helpers", "helper", "common", "misc"}
 EMPTY_WORDS = ("Manager", "Helper", "Handler")
 
 # Deciders: from what is known to what to do. Whoever wants to act, wait or look at a clock is a doer.
-DECIDERS = ["execution/supervisor.py", "persistence/runlog/fold.py"]
+DECIDERS = [
+    "execution/supervisor.py",
+    "persistence/retention.py",
+    "persistence/runlog/fold.py",
+    "persistence/view.py",
+]
 HANDS = {
     "asyncio", "concurrent", "ctypes", "io", "multiprocessing", "os", "pathlib", "queue", "random", "secrets", "shutil",
     "signal", "socket", "subprocess", "tempfile", "threading", "time",
