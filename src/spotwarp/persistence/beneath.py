@@ -1,0 +1,151 @@
+"""What lies beneath one directory, reached by descriptors: never through a symbolic link, never out of it.
+
+Paths are bytes, relative, `/`-separated, of any length: they are walked one name at a time, so neither PATH_MAX nor odd
+bytes matter, and a link that somebody puts in the way is an error (ELOOP or ENOTDIR), not a door.
+Two calls that Python lacks live here as well. All errors are the system's own (`OSError`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+from collections import OrderedDict
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN: Final = 32
+"""How many directories stay open: enough for a walk in path order, few enough for many threads."""
+
+ELSEWHERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.EACCES})
+"""What the system says when a path is not what it was taken for: gone, replaced by something else, closed to us."""
+
+
+def split(path: bytes) -> tuple[bytes, bytes]:
+    """A path's directory (empty at the top) and its last name."""
+    head, _, name = path.rpartition(b"/")
+    return head, name
+
+
+def ancestors(path: bytes) -> list[bytes]:
+    """The directories above `path`, topmost first, without the root."""
+    parts = path.split(b"/")
+    above: list[bytes] = []
+    for part in parts[:-1]:
+        above.append(above[-1] + b"/" + part if above else part)
+    return above
+
+
+class Tree:
+    """One thread's view of the directory `root`. Not to be shared between threads; a context manager."""
+
+    def __init__(self, root: Path | int) -> None:
+        """`root` is a path (which may itself be reached through links) or a descriptor, which is duplicated."""
+        if isinstance(root, int):
+            self._root = os.dup(root)
+        else:
+            self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._open: OrderedDict[bytes, int] = OrderedDict()
+
+    def __enter__(self) -> Self:
+        """See the class."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close every descriptor."""
+        self.forget()
+        os.close(self._root)
+
+    def forget(self) -> None:
+        """Close the directories kept open; needed after one of them was moved or removed."""
+        while self._open:
+            os.close(self._open.popitem()[1])
+
+    def directory(self, path: bytes, *, make: bool = False) -> int:
+        """The descriptor of the directory `path` (empty: the root); with `make`, missing ones are made on the way.
+
+        It is this object's own and good until the next call.
+        """
+        if not path:
+            return self._root
+        if (fd := self._open.get(path)) is not None:
+            self._open.move_to_end(path)
+            return fd
+        missing: list[bytes] = []
+        while path and path not in self._open:
+            path, name = split(path)
+            missing.append(name)
+        fd = self._open[path] if path else self._root
+        for name in reversed(missing):
+            path = path + b"/" + name if path else name
+            fd = self._enter(fd, name, make=make)
+            self._keep(path, fd)
+        return fd
+
+    def locate(self, path: bytes, *, make: bool = False) -> tuple[int, bytes]:
+        """Where `path` is: its directory's descriptor, good until the next call, and its last name."""
+        head, name = split(path)
+        return self.directory(head, make=make), name
+
+    def open(self, path: bytes, flags: int, mode: int = 0o600) -> int:
+        """A new descriptor of the file `path`, the caller's to close; a link is refused."""
+        fd, name = self.locate(path)
+        return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=fd)
+
+    def lstat(self, path: bytes) -> os.stat_result | None:
+        """What is at `path` itself, or None."""
+        try:
+            fd, name = self.locate(path)
+            return os.stat(name, dir_fd=fd, follow_symlinks=False)
+        except OSError as error:
+            if error.errno not in ELSEWHERE or error.errno == errno.EACCES:
+                raise
+            return None
+
+    def _enter(self, fd: int, name: bytes, *, make: bool) -> int:
+        if make:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, dir_fd=fd)
+        return os.open(name, _DIRECTORY, dir_fd=fd)
+
+    def _keep(self, path: bytes, fd: int) -> None:
+        self._open[path] = fd
+        if len(self._open) > _OPEN:
+            os.close(self._open.popitem(last=False)[1])
+
+
+def reserve(fd: int, size: int) -> bool:
+    """Give the empty file `fd` `size` bytes of disk and that length; False where the file system cannot.
+
+    `os.posix_fallocate` would write zeros there, which costs as much as the content. Raises ENOSPC and its like.
+    """
+    return _call("fallocate", fd, 0, ctypes.c_int64(0), ctypes.c_int64(size))
+
+
+def sync_filesystem(path: Path) -> None:
+    """Return once everything written so far to the file system of `path` is on its disk."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if not _call("syncfs", fd):
+            os.sync()
+    finally:
+        os.close(fd)
+
+
+def _call(name: str, *arguments: object) -> bool:
+    """Call the C library's `name`; False when it, the kernel or the file system does not have it."""
+    function = getattr(ctypes.CDLL(None, use_errno=True), name, None)
+    if function is None:
+        return False
+    while function(*arguments) != 0:
+        code = ctypes.get_errno()
+        if code in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
+            return False
+        if code != errno.EINTR:
+            raise OSError(code, os.strerror(code))
+    return True

@@ -1,0 +1,143 @@
+"""What can be said of a snapshot's entries without touching a disk: safe or not, how big, which first, which torn.
+
+Pure. A manifest is verified by its hash, but whoever could write the bucket could have made it: no entry may lead out
+of the directory it is restored into.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from spotwarp.errors import CorruptObject, UnsupportedFormat
+from spotwarp.persistence.beneath import ancestors, split
+from spotwarp.persistence.manifest import DIRECTORY, FILE, SYMLINK, CheckpointFact, Entry, Manifest
+
+_NAME_MAX: Final = 255
+
+
+def shown(path: bytes) -> str:
+    """A path for people, on one line whatever bytes it has."""
+    text = path.decode("utf-8", "backslashreplace")
+    return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
+
+
+def checked(entries: Sequence[Entry]) -> None:
+    """Raise `CorruptObject` unless all `entries` can be restored beneath one directory.
+
+    Each path is relative, has only proper names, occurs once, and lies in directories only: never beneath a link.
+    A kind of entry that is not known raises `UnsupportedFormat`.
+    """
+    kinds: dict[bytes, int] = {}
+    for entry in entries:
+        reason = _fault(entry)
+        if reason is None and entry.path in kinds:
+            reason = "is listed twice"
+        if reason is not None:
+            raise CorruptObject(f"the snapshot's entry {shown(entry.path)!r} {reason}; nothing was restored from it")
+        if entry.kind not in (FILE, DIRECTORY, SYMLINK):
+            raise UnsupportedFormat(
+                f"the snapshot's entry {shown(entry.path)!r} is of kind {entry.kind}, which this SpotWarp does not know",
+                hint="Upgrade SpotWarp on this machine; nothing was changed.",
+            )
+        kinds[entry.path] = entry.kind
+    parents = {split(path)[0] for path in kinds}
+    for parent in parents:
+        for above in (*ancestors(parent), parent):
+            if kinds.get(above, DIRECTORY) != DIRECTORY:
+                raise CorruptObject(f"the snapshot has entries beneath {shown(above)!r}, which is not a directory")
+
+
+def _fault(entry: Entry) -> str | None:
+    for name in entry.path.split(b"/"):
+        if name in (b"", b".", b"..") or b"\0" in name or len(name) > _NAME_MAX:
+            return "is not a path beneath the workspace"
+    if entry.kind == SYMLINK and (not entry.target or b"\0" in entry.target):
+        return "is a link to nothing"
+    end = 0
+    for extent in entry.extents:
+        if extent.offset < end or extent.length == 0:
+            return "has pieces that overlap"
+        end = extent.offset + extent.length
+    if end > entry.size or entry.size < 0:
+        return "has pieces beyond its end"
+    return None
+
+
+def is_whole(entry: Entry) -> bool:
+    """Whether all of a file's bytes lie in one blob: it is then written in one go."""
+    return len(entry.extents) == 1 and entry.extents[0].length == entry.size
+
+
+def room(entry: Entry, block: int) -> int:
+    """Bytes of disk that the entry needs, in blocks of `block` bytes; holes need none."""
+    if entry.kind == DIRECTORY:
+        return block
+    total = end = 0
+    for extent in entry.extents:
+        first = max(extent.offset // block * block, end)
+        end = -(-(extent.offset + extent.length) // block) * block
+        total += max(end - first, 0)
+    return total
+
+
+def urgency(checkpoints: Iterable[CheckpointFact], paths: Iterable[bytes]) -> dict[bytes, int]:
+    """How soon each path is needed: 0 newest resumable checkpoint, 1 what is in no checkpoint, 2 other checkpoints."""
+    facts = list(checkpoints)
+    resumable = [fact for fact in facts if fact.cls == "resumable"]
+    newest = max(resumable, key=lambda fact: -1 if fact.step is None else fact.step, default=None)
+    ranks = {fact.path: 2 for fact in facts} | ({newest.path: 0} if newest else {})
+    return {path: _nearest(path, ranks, 1) for path in paths}
+
+
+def _nearest(path: bytes, ranks: dict[bytes, int], default: int) -> int:
+    while path:
+        if path in ranks:
+            return ranks[path]
+        path = split(path)[0]
+    return default
+
+
+def torn_name(path: bytes, n: int) -> bytes:
+    """The path under which a torn checkpoint of snapshot `n` is kept: no trainer takes `<name>.torn-<n>` for one."""
+    return _suffixed(path, b".torn-%d" % n)
+
+
+def _suffixed(path: bytes, suffix: bytes) -> bytes:
+    head, name = split(path)
+    name = name[: _NAME_MAX - len(suffix)] + suffix
+    return head + b"/" + name if head else name
+
+
+def renamed_for_torn(manifest: Manifest, n: int, *, taken: Container[bytes] = frozenset()) -> Manifest:
+    """`manifest` with every torn checkpoint, and all beneath it, under its `torn_name`.
+
+    A name that the snapshot has already, or that is in `taken` (what is in the workspace), gets a further `-2`, `-3` …
+    """
+    torn = sorted(fact.path for fact in manifest.checkpoints if fact.cls == "torn")
+    paths = {entry.path for entry in manifest.entries}
+    names: dict[bytes, bytes] = {}
+    for path in torn:
+        if any(above in names for above in ancestors(path)):
+            continue  # moves with what it lies in
+        new, again = torn_name(path, n), 2
+        while new in paths or new in taken:
+            new, again = _suffixed(path, b".torn-%d-%d" % (n, again)), again + 1
+        names[path] = new
+        paths.add(new)
+    if not names:
+        return manifest
+    return replace(
+        manifest,
+        entries=tuple(replace(entry, path=_moved(entry.path, names)) for entry in manifest.entries),
+        checkpoints=tuple(replace(fact, path=_moved(fact.path, names)) for fact in manifest.checkpoints),
+    )
+
+
+def _moved(path: bytes, names: dict[bytes, bytes]) -> bytes:
+    for above in (*ancestors(path), path):
+        if above in names:
+            return names[above] + path[len(above) :]
+    return path

@@ -1,0 +1,56 @@
+"""Jobs on a few threads: the first error ends them all and is raised, a cancelled one raises `Interrupted`.
+
+Owns no policy: what a job does, and how big it is, is the caller's. A job must end in bounded time.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from typing import TypeVar
+
+from spotwarp.errors import Interrupted
+
+Job = TypeVar("Job")
+
+
+def default_workers() -> int:
+    """As many threads as pay: the cores this process may use, at most four."""
+    return max(1, min(len(os.sched_getaffinity(0)), 4))
+
+
+def each(
+    jobs: Iterable[Job], work: Callable[[Iterable[Job]], None], *, workers: int, cancel: threading.Event | None = None
+) -> None:
+    """Run `work` on `workers` threads; together the iterables they are given yield every job once, in order.
+
+    `work` gets an iterable rather than one job, so that it can keep what a thread owns (open directories) across jobs.
+    Raises the first error of any; `Interrupted` once `cancel` is set.
+    """
+    stop = threading.Event()
+    lock = threading.Lock()
+    source = iter(jobs)
+    end = object()
+
+    def share() -> Iterable[Job]:
+        while not stop.is_set():
+            if cancel is not None and cancel.is_set():
+                raise Interrupted("stopped before it was finished")
+            with lock:
+                job = next(source, end)
+            if job is end:
+                return
+            yield job  # type: ignore[misc]
+
+    with ThreadPoolExecutor(workers, thread_name_prefix="spotwarp-read") as pool:
+        try:
+            futures = [pool.submit(work, share()) for _ in range(workers)]
+            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+        finally:  # also when Ctrl-C arrives here: the threads end after the job in hand
+            stop.set()
+    for future in sorted(done, key=futures.index):
+        future.result()
+    for future in futures:
+        future.result()

@@ -1,0 +1,95 @@
+"""How blobs are read out of packs: few ranged requests, every blob verified (I2).
+
+A read is a run of neighbouring blobs in one pack. What it yields has been decoded and hashed; what fails is read a
+second time by itself, since damage on the way is not damage in the store, and is then reported, never returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from spotwarp.errors import CorruptObject
+from spotwarp.persistence.envelope import digest
+from spotwarp.persistence.manifest import Blob
+from spotwarp.persistence.store.api import Buffer, Store
+
+READ_SIZE: Final = 8 << 20
+"""Neighbouring blobs are merged up to this many bytes; it bounds a thread's memory together with `MAX_RAW`."""
+GAP: Final = 64 << 10
+"""Unwanted bytes between two blobs that cost less to read than another request."""
+MAX_RAW: Final = 256 << 20
+"""A blob that says it decodes to more than this is damage, not data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """One ranged request: `length` bytes from `start` of pack number `pack`, holding `blobs` (indices, by offset)."""
+
+    pack: int
+    start: int
+    length: int
+    blobs: tuple[int, ...]
+
+
+def merged(blobs: Sequence[Blob], indices: Iterable[int], *, rank: Callable[[int], int] = lambda _: 0) -> list[Read]:
+    """The reads that fetch `indices` of `blobs`, lowest `rank` first, then by pack and offset."""
+    reads: list[Read] = []
+    group: list[int] = []
+    last = (0, 0, 0)
+    start = end = 0
+    for where, index in sorted(((rank(i), blobs[i].pack, blobs[i].offset), i) for i in indices):
+        blob = blobs[index]
+        new_end = max(end, blob.offset + blob.stored)
+        if group and (where[:2] != last[:2] or blob.offset > end + GAP or new_end - start > READ_SIZE):
+            reads.append(Read(last[1], start, end - start, tuple(group)))
+            group = []
+        if not group:
+            start, new_end = blob.offset, blob.offset + blob.stored
+        group.append(index)
+        last, end = where, new_end
+    if group:
+        reads.append(Read(last[1], start, end - start, tuple(group)))
+    return reads
+
+
+def decoded(store: Store, key: str, read: Read, blobs: Sequence[Blob]) -> Iterator[tuple[int, Buffer | CorruptObject]]:
+    """Every blob of `read` from the pack at `key`: its index and its verified bytes, or what is wrong with it.
+
+    The bytes are good until the next step of the iterator. Raises `ObjectMissing` and the store's other errors.
+    """
+    data: memoryview | None
+    try:
+        data = memoryview(store.get_range(key, read.start, read.length))
+    except CorruptObject:  # too short for the whole read; some of its blobs may still be there
+        data = None
+    for index in read.blobs:
+        blob = blobs[index]
+        start = blob.offset - read.start
+        result = _verified(blob, data[start : start + blob.stored], key) if data is not None else None
+        if not isinstance(result, (bytes, bytearray, memoryview)):
+            result = _read_alone(store, key, blob)
+        yield index, result
+
+
+def _read_alone(store: Store, key: str, blob: Blob) -> Buffer | CorruptObject:
+    try:
+        return _verified(blob, memoryview(store.get_range(key, blob.offset, blob.stored)), key)
+    except CorruptObject as error:
+        return error
+
+
+def _verified(blob: Blob, coded: memoryview, key: str) -> Buffer | CorruptObject:
+    from spotwarp.persistence import codec
+
+    where = f"{key}, bytes {blob.offset} to {blob.offset + blob.stored}"
+    if blob.raw > MAX_RAW:
+        return CorruptObject(f"{where}: announces {blob.raw} bytes")
+    try:
+        data = codec.decode(blob.codec, coded, blob.raw)
+    except CorruptObject as error:
+        return CorruptObject(f"{where}: {error.message}")
+    if len(data) != blob.raw or digest(data) != blob.digest:
+        return CorruptObject(f"{where}: fails its hash")
+    return data

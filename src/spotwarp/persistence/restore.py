@@ -1,0 +1,268 @@
+"""A snapshot's entries, fetched and verified into a staging directory.
+
+Everything verified or nothing that looks whole (I2): the staging is declared ready only when every blob has been
+decoded and hashed, every file, link and directory stands, and all of it is on the disk. What an interrupted fetch left
+is kept as far as its *content* is right. Writes beneath the staging only; moving it into place is `install`'s.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from spotwarp.clock import Clock
+from spotwarp.errors import CorruptObject, ObjectMissing, WorkspaceFault
+from spotwarp.persistence import staging as stage
+from spotwarp.persistence.beneath import ELSEWHERE, Tree
+from spotwarp.persistence.compare import holds
+from spotwarp.persistence.entries import checked, is_whole, room, shown, urgency
+from spotwarp.persistence.layout import pack_key
+from spotwarp.persistence.manifest import FILE, Entry, Extent, Manifest
+from spotwarp.persistence.parallel import Job, default_workers, each
+from spotwarp.persistence.reads import Read, decoded, merged
+from spotwarp.persistence.store.api import Buffer, Store
+
+_NAMED = 20
+"""How many damaged files a message names."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchOptions:
+    """How to fetch: threads, and whether to wait until the disk has it all (a power cut is then harmless)."""
+
+    workers: int = field(default_factory=default_workers)
+    sync: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class FetchProgress:
+    """Bytes of content in place, of how many."""
+
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchReport:
+    """What a fetch did: entries staged, bytes of content, how many were there already, bytes read from the store."""
+
+    entries: int
+    bytes: int
+    kept_bytes: int
+    read_bytes: int
+    duration_s: float
+
+
+def fetch(
+    *,
+    store: Store,
+    manifest: Manifest,
+    wanted: Sequence[Entry] | None = None,
+    staging: Path,
+    clock: Clock,
+    options: FetchOptions | None = None,
+    progress: Callable[[FetchProgress], None] | None = None,
+    cancel: threading.Event | None = None,
+) -> FetchReport:
+    """Fill `staging` with `wanted` (all of `manifest` when None), whose extents point into `manifest`'s blobs.
+
+    `staging` is absent, empty, or left by an earlier fetch. `progress` is called from several threads, one at a time.
+    Raises `CorruptObject` (damage, or entries that must not be restored), `WorkspaceFault` (no room, not writable),
+    `Interrupted`, and the store's errors; `staging` is then not ready, and the same call continues it.
+    """
+    started = clock.monotonic()
+    entries = manifest.entries if wanted is None else tuple(wanted)
+    checked(entries)
+    with _disk_faults(staging):
+        resumed = stage.begin(staging, manifest, entries)
+        work = _Fetch(store, manifest, entries, staging, options or FetchOptions(), progress, cancel)
+        work.run(resumed=resumed)
+    return FetchReport(len(entries), work.total, work.kept, work.read, clock.monotonic() - started)
+
+
+@contextlib.contextmanager
+def _disk_faults(staging: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        raise WorkspaceFault(
+            f"{staging} cannot be filled: {error.strerror or error}; nothing of it was put in place",
+            hint="Make room and run the same command again: it continues." if full else None,
+        ) from error
+
+
+Part = tuple[int, int]
+"""An extent of a file: the entry's number, and the extent's number in it."""
+
+
+class _Fetch:
+    """One fetch at work; the counters are shared by its threads under `_lock`."""
+
+    def __init__(
+        self,
+        store: Store,
+        manifest: Manifest,
+        entries: Sequence[Entry],
+        staging: Path,
+        options: FetchOptions,
+        progress: Callable[[FetchProgress], None] | None,
+        cancel: threading.Event | None,
+    ) -> None:
+        self._store, self._manifest, self._entries, self._staging = store, manifest, entries, staging
+        self._options, self._progress, self._cancel = options, progress, cancel
+        self._lock = threading.Lock()
+        self._missing = [len(entry.extents) for entry in entries]
+        self._users: dict[int, list[Part]] = {}
+        self.total = sum(extent.length for entry in entries for extent in entry.extents)
+        self.kept = self.read = self._done = 0
+
+    def run(self, *, resumed: bool) -> None:
+        kept = self._verify() if resumed else set()
+        self._check_room(resumed=resumed)
+        with Tree(self._staging) as tree:
+            stage.lay_out(tree, self._entries)
+        self._assign(kept)
+        reads = self._reads()
+        self._each(reads, self._read_all)
+        with Tree(self._staging) as tree:
+            stage.link(tree, self._entries)
+            files = [self._entries[number] for number in {number for number, _ in kept}]
+            stage.settle(tree, files)
+            stage.settle(tree, (entry for entry in self._entries if entry.kind != FILE), passable=True)
+        stage.finish(self._staging, sync=self._options.sync)
+
+    def _each(self, jobs: Sequence[Job], work: Callable[[Iterable[Job]], None]) -> None:
+        each(jobs, work, workers=min(self._options.workers, max(len(jobs), 1)), cancel=self._cancel)
+
+    # ------------------------------------------------------------------------------------ what is there already
+
+    def _verify(self) -> set[Part]:
+        """The parts that an interrupted fetch left complete, by their content."""
+        kept: set[Part] = set()
+        files = [number for number, entry in enumerate(self._entries) if entry.extents]
+
+        def verify(numbers: Iterable[int]) -> None:
+            with Tree(self._staging) as tree:
+                for number in numbers:
+                    kept.update((number, part) for part in self._held(tree, self._entries[number]))
+
+        self._each(files, verify)
+        return kept
+
+    def _held(self, tree: Tree, entry: Entry) -> list[int]:
+        try:
+            fd = tree.open(entry.path, os.O_RDONLY | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno not in ELSEWHERE:
+                raise
+            return []
+        try:
+            return holds(fd, entry, self._manifest.blobs) if os.fstat(fd).st_size == entry.size else []
+        finally:
+            os.close(fd)
+
+    def _check_room(self, *, resumed: bool) -> None:
+        """Refuse before anything is written: a tree that stops half-way is worth nothing."""
+        about = os.statvfs(self._staging)
+        block = about.f_frsize or 4096
+        rooms = [room(entry, block) for entry in self._entries]
+        names = len(rooms)
+        if resumed:
+            with Tree(self._staging) as tree:
+                there = [tree.lstat(entry.path) for entry in self._entries]
+            rooms = [
+                max(need - (have.st_blocks * 512 if have else 0), 0) for need, have in zip(rooms, there, strict=True)
+            ]
+            names = there.count(None)
+        needed, free = sum(rooms), about.f_bavail * block
+        if needed > free:
+            shortage = f"needs {_size(needed)}, has {_size(free)}"
+        elif about.f_files and names > about.f_favail:
+            shortage = f"needs room for {names} names, has {about.f_favail}"
+        else:
+            return
+        raise WorkspaceFault(
+            f"no room to restore into {self._staging}: it {shortage}; nothing was written",
+            hint="Make room there, or restore to another disk.",
+        )
+
+    # ----------------------------------------------------------------------------------------------- what is not
+
+    def _assign(self, kept: set[Part]) -> None:
+        for number, entry in enumerate(self._entries):
+            for part, extent in enumerate(entry.extents):
+                if (number, part) in kept:
+                    self._missing[number] -= 1
+                    self.kept += extent.length
+                else:
+                    self._users.setdefault(extent.blob, []).append((number, part))
+        self._done = self.kept
+
+    def _reads(self) -> list[Read]:
+        ranks = urgency(self._manifest.checkpoints, (entry.path for entry in self._entries))
+        first = {
+            blob: min(ranks[self._entries[number].path] for number, _ in users) for blob, users in self._users.items()
+        }
+        return merged(self._manifest.blobs, self._users, rank=first.__getitem__)
+
+    def _read_all(self, reads: Iterable[Read]) -> None:
+        with Tree(self._staging) as tree:
+            for read in reads:
+                self._read_one(tree, read)
+
+    def _read_one(self, tree: Tree, read: Read) -> None:
+        pack = self._manifest.packs[read.pack]
+        written = 0
+        try:
+            for blob, data in decoded(self._store, pack_key(pack.run, pack.id), read, self._manifest.blobs):
+                if isinstance(data, CorruptObject):
+                    raise self._damaged(data.message, (blob,)) from data
+                written += self._place(tree, blob, data)
+        except ObjectMissing as error:
+            blobs = {blob for blob in self._users if self._manifest.blobs[blob].pack == read.pack}
+            raise self._damaged(f"pack {pack.id} is missing", blobs) from error
+        with self._lock:
+            self.read += read.length
+            self._done += written
+            if self._progress is not None:
+                self._progress(FetchProgress(self._done, self.total))
+
+    def _place(self, tree: Tree, blob: int, data: Buffer) -> int:
+        view = memoryview(data)
+        written = 0
+        for number, part in self._users[blob]:
+            entry = self._entries[number]
+            extent = entry.extents[part]
+            self._write(tree, number, extent, view[extent.inner : extent.inner + extent.length])
+            written += extent.length
+        return written
+
+    def _write(self, tree: Tree, number: int, extent: Extent, piece: memoryview) -> None:
+        entry = self._entries[number]
+        if is_whole(entry):
+            stage.write_whole(tree, entry, piece)
+            return
+        stage.write_part(tree, entry, piece, extent.offset)
+        with self._lock:
+            self._missing[number] -= 1
+            last = self._missing[number] == 0
+        if last:
+            stage.settle(tree, (entry,))
+
+    def _damaged(self, what: str, blobs: Iterable[int]) -> CorruptObject:
+        files = sorted({self._entries[number].path for blob in blobs for number, _ in self._users[blob]})
+        names = ", ".join(shown(path) for path in files[:_NAMED]) + (" …" if len(files) > _NAMED else "")
+        return CorruptObject(
+            f"{what}; {len(files)} files of this snapshot need it: {names}. Nothing was put in place",
+            hint="`spotwarp check` tells which snapshots are whole; restore one of those.",
+        )
+
+
+def _size(count: int) -> str:
+    return f"{count / (1 << 30):.1f} GiB" if count >= 1 << 30 else f"{count / (1 << 20):.1f} MiB"

@@ -1,0 +1,224 @@
+"""A directory in which a restore is prepared, and the mark that says what it is to become and whether it is whole.
+
+`<staging>` holds the tree, `<staging>.wanted` beside it the entries it is being filled with; the mark is renamed to
+`<staging>.ready` once every byte has been verified and is on the disk. Only a ready staging may be installed (I2).
+Nothing is ever written through a link, and a directory without a mark is never emptied: it is not ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from spotwarp.errors import WorkspaceFault
+from spotwarp.persistence.beneath import ELSEWHERE, Tree, ancestors, reserve, sync_filesystem
+from spotwarp.persistence.entries import is_whole
+from spotwarp.persistence.envelope import DIGEST_SIZE, digest
+from spotwarp.persistence.manifest import DIRECTORY, FILE, SYMLINK, Entry, Manifest
+from spotwarp.persistence.store.api import Buffer
+
+_RESERVE: Final = 1 << 20
+"""Files from this size on get their blocks ahead: it is faster, and a full disk is met before the download."""
+
+
+class _Mark(msgspec.Struct, array_like=True, frozen=True):
+    identity: bytes
+    entries: tuple[Entry, ...]
+
+
+def _wanted(staging: Path) -> Path:
+    return staging.with_name(staging.name + ".wanted")
+
+
+def _ready(staging: Path) -> Path:
+    return staging.with_name(staging.name + ".ready")
+
+
+def begin(staging: Path, manifest: Manifest, wanted: Sequence[Entry]) -> bool:
+    """Make or take over `staging`; True when it may already hold parts of exactly these entries.
+
+    What an interrupted restore of something else left is removed. Raises `WorkspaceFault` for a directory that holds
+    something and has no mark.
+    """
+    identity = digest(msgspec.msgpack.encode(msgspec.structs.replace(manifest, entries=tuple(wanted))))
+    marks = [path for path in (_ready(staging), _wanted(staging)) if path.exists()]
+    known = [mark for path in marks if (mark := _read(path)) is not None]
+    if known and all(mark.identity == identity for mark in known):
+        with contextlib.suppress(FileNotFoundError):
+            _ready(staging).replace(_wanted(staging))
+        staging.mkdir(parents=True, exist_ok=True)
+        return True
+    if marks:
+        discard(staging)
+    elif staging.exists() and any(staging.iterdir()):
+        raise WorkspaceFault(
+            f"{staging} is not empty and was not left by a restore", hint="Move it away, or restore to another place."
+        )
+    staging.parent.mkdir(parents=True, exist_ok=True)
+    body = msgspec.msgpack.encode(_Mark(identity, tuple(wanted)))
+    _write(_wanted(staging), digest(body) + body)
+    staging.mkdir(exist_ok=True)
+    return False
+
+
+def finish(staging: Path, *, sync: bool) -> None:
+    """Declare `staging` whole; with `sync`, only after all of it is on the disk."""
+    if sync:
+        sync_filesystem(staging)
+    _wanted(staging).replace(_ready(staging))
+    _sync_directory(staging.parent)
+
+
+def ready(staging: Path) -> tuple[Entry, ...] | None:
+    """The entries that a whole `staging` is to become; None when there is none, or it is not whole."""
+    mark = _read(_ready(staging))
+    return None if mark is None else mark.entries
+
+
+def discard(staging: Path) -> None:
+    """Remove `staging` and its marks, whatever state it is in; absent is fine."""
+    if staging.is_dir():
+        shutil.rmtree(staging)
+    for path in (_ready(staging), _wanted(staging)):
+        path.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> _Mark | None:
+    try:
+        data = path.read_bytes()
+        if digest(data[DIGEST_SIZE:]) != data[:DIGEST_SIZE]:
+            return None
+        return msgspec.msgpack.decode(data[DIGEST_SIZE:], type=_Mark)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
+
+
+def _write(path: Path, data: bytes) -> None:
+    temporary = path.with_name(path.name + ".new")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        _write_at(fd, data, 0)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    temporary.replace(path)
+    _sync_directory(path.parent)
+
+
+def _sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def lay_out(tree: Tree, entries: Iterable[Entry]) -> None:
+    """Make every directory, and every file that is not written in one go at its full length (holes stay holes)."""
+    made: set[bytes] = set()
+    for entry in entries:
+        for above in ancestors(entry.path) if entry.kind != DIRECTORY else (*ancestors(entry.path), entry.path):
+            if above not in made:
+                tree.directory(above, make=True)
+                made.add(above)
+        if entry.kind == FILE and not is_whole(entry):
+            _lay_out_file(tree, entry)
+
+
+def _lay_out_file(tree: Tree, entry: Entry) -> None:
+    fd = _open_to_write(tree, entry.path, 0)
+    try:
+        if os.fstat(fd).st_size != entry.size:
+            os.ftruncate(fd, 0)
+            dense = sum(extent.length for extent in entry.extents) == entry.size
+            if not (dense and entry.size >= _RESERVE and reserve(fd, entry.size)):
+                os.ftruncate(fd, entry.size)
+        if not entry.extents:
+            _settle(fd, entry)
+    finally:
+        os.close(fd)
+
+
+def _open_to_write(tree: Tree, path: bytes, flags: int) -> int:
+    flags |= os.O_WRONLY | os.O_CREAT
+    try:
+        return tree.open(path, flags)
+    except PermissionError:  # an interrupted restore had given it its mode already, and that is read-only
+        found = tree.lstat(path)
+        if found is None or not stat.S_ISREG(found.st_mode):
+            raise
+        fd, name = tree.locate(path)
+        os.chmod(name, 0o600, dir_fd=fd)
+        return tree.open(path, flags)
+
+
+def write_whole(tree: Tree, entry: Entry, data: Buffer) -> None:
+    """Write a file in one go, with its mode and times."""
+    fd = _open_to_write(tree, entry.path, os.O_TRUNC)
+    try:
+        _write_at(fd, data, 0)
+        _settle(fd, entry)
+    finally:
+        os.close(fd)
+
+
+def write_part(tree: Tree, entry: Entry, data: Buffer, offset: int) -> None:
+    """Write a piece of a file that was laid out; `settle` it after its last piece."""
+    fd = _open_to_write(tree, entry.path, 0)
+    try:
+        _write_at(fd, data, offset)
+    finally:
+        os.close(fd)
+
+
+def _write_at(fd: int, data: Buffer, offset: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(fd, view, offset)
+        view, offset = view[written:], offset + written
+
+
+def settle(tree: Tree, entries: Iterable[Entry], *, passable: bool = False) -> None:
+    """Set the modes and times of files and directories that are in place, deepest first.
+
+    With `passable`, directories stay open to their owner: a restore goes on inside them. What is absent, of another
+    kind by now, or closed to us is left alone.
+    """
+    for entry in sorted(entries, key=lambda entry: entry.path, reverse=True):
+        if entry.kind == SYMLINK:
+            continue
+        flags = os.O_RDONLY | os.O_NONBLOCK | (os.O_DIRECTORY if entry.kind == DIRECTORY else 0)
+        try:
+            fd = tree.open(entry.path, flags)
+        except OSError as error:
+            if error.errno not in ELSEWHERE:
+                raise
+            continue
+        try:
+            _settle(fd, entry, 0o700 if passable and entry.kind == DIRECTORY else 0)
+        finally:
+            os.close(fd)
+
+
+def _settle(fd: int, entry: Entry, also: int = 0) -> None:
+    os.fchmod(fd, entry.mode & 0o7777 | also)
+    os.utime(fd, ns=(entry.mtime_ns, entry.mtime_ns))
+
+
+def link(tree: Tree, entries: Iterable[Entry]) -> None:
+    """Make the symbolic links, after everything that is written: nothing can be led through one."""
+    for entry in entries:
+        if entry.kind != SYMLINK:
+            continue
+        fd, name = tree.locate(entry.path)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=fd)
+        os.symlink(entry.target, name, dir_fd=fd)
+        os.utime(name, ns=(entry.mtime_ns, entry.mtime_ns), dir_fd=fd, follow_symlinks=False)
