@@ -155,6 +155,15 @@ class Machine:
             stopped += fresh
         return stopped
 
+    def freeze_when(self, condition: Callable[[], bool], what: str, *, program: bool = True) -> None:
+        """Freeze at a moment at which `condition` holds for certain. Raises StageFailed as `until` does."""
+        while True:
+            self.until(condition, what)
+            stopped = self.freeze(program=program)
+            if condition():
+                return
+            self.thaw(stopped)  # it was faster than we were: the next chance
+
     def thaw(self, stopped: Sequence[psutil.Process]) -> None:
         """Let the processes that `freeze` stopped go on, in the middle of whatever they did."""
         for process in stopped:

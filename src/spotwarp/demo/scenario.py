@@ -166,15 +166,23 @@ def notice(stage: Stage, machine: Machine) -> Machine:
 
 
 def kill_in_save(stage: Stage, machine: Machine) -> Machine:
-    """The machine dies while the trainer writes a checkpoint, of which half lies on its disk."""
-    start = (machine.start_step or (0.0, 0))[1]
+    """The machine dies while the trainer writes a checkpoint, of which half lies on its disk.
+
+    The trainer is held in the middle of the save until SpotWarp has looked at the half-written directory: the worst
+    moment for it, made certain.
+    """
+    start = first_step(machine)
 
     def half_written() -> bool:
         found = [entry for entry in machine.directory.glob("out/checkpoint-*") if entry.is_dir()]
         torn = [entry for entry in found if not (entry / "trainer_state.json").exists()]
         return any(int(entry.name.rsplit("-", 1)[1]) >= start + SAVE_EVERY for entry in torn)
 
-    at = kill_while(stage, machine, half_written, "a half-written checkpoint")
+    machine.freeze_when(half_written, "a half-written checkpoint", program=False)
+    with contextlib.suppress(StageFailed):  # refusing to store it is as good an answer as leaving it out
+        stage.call(machine.directory, "sync")
+    at = stage.clock.monotonic()
+    machine.kill()
     successor = stage.rent()
     stage.resumed("kill in save", machine, at, successor)
     return successor
@@ -185,8 +193,7 @@ def freeze_and_take_over(stage: Stage, machine: Machine) -> tuple[Machine, Calla
 
     Returns the successor and the test for a snapshot that the woken machine should not have been able to make.
     """
-    start = (machine.start_step or (0.0, 0))[1]
-    machine.until(reached(machine, start + SAVE_EVERY + 6), "training")
+    machine.until(reached(machine, first_step(machine) + SAVE_EVERY + 6), "training")
     frozen = machine.freeze()
     at = stage.clock.monotonic()
     known = stage.snapshots()
@@ -203,31 +210,24 @@ def freeze_and_take_over(stage: Stage, machine: Machine) -> tuple[Machine, Calla
 
 def death_in_restore(stage: Stage, machine: Machine) -> Machine:
     """The machine dies, and so does the next one in the middle of its restore."""
-    start = (machine.start_step or (0.0, 0))[1]
-    machine.until(reached(machine, start + SAVE_EVERY + 6), "training")
+    machine.until(reached(machine, first_step(machine) + SAVE_EVERY + 6), "training")
     at = stage.clock.monotonic()
     machine.kill()
     unlucky = stage.rent()
     state = unlucky.directory / ".spotwarp"
-    kill_while(
-        stage, unlucky, lambda: (state / "restoring").exists() or (state / "staging").exists(), "a half-done restore"
+    unlucky.freeze_when(
+        lambda: (state / "restoring").exists() or (state / "staging").exists(), "a restore that is under way"
     )
-    stage.expect(unlucky.start_step is None, "death in restore: the restore was over")
+    stage.expect(unlucky.start_step is None, "death in restore: the trainer had started before the restore was over")
+    unlucky.kill()
     successor = stage.rent()
     stage.resumed("death in restore", machine, at, successor)
     return successor
 
 
-def kill_while(stage: Stage, machine: Machine, condition: Callable[[], bool], what: str) -> float:
-    """Kill `machine` at a moment at which `condition` holds for certain, for it is frozen then; that moment."""
-    while True:
-        machine.until(condition, what)
-        frozen = machine.freeze()
-        if condition():
-            at = stage.clock.monotonic()
-            machine.kill()
-            return at
-        machine.thaw(frozen)  # it was faster than we were: the next chance
+def first_step(machine: Machine) -> int:
+    """The step at which the trainer on `machine` started."""
+    return (machine.start_step or (0.0, 0))[1]
 
 
 def reached(machine: Machine, step: int) -> Callable[[], bool]:
