@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-_CHECKPOINT = re.compile(rb"checkpoint-([0-9]+)")
+_CHECKPOINT = re.compile(rb"checkpoint-([0-9]{1,18})")  # so that every step fits in 64 bits
 _LOOKALIKE = re.compile(rb"(?:tmp-)?checkpoint-.*", re.DOTALL)
 _OWN = b".spotwarp"
 _CONFIG, _WEIGHTS, _ADAPTER = 1, 2, 4

@@ -19,6 +19,7 @@ from spotwarp.execution.checkpoints.members import show
 
 FRAMEWORK = "huggingface"
 INCOMPLETE = "checkpoint-is-incomplete.txt"
+_FSDP, _DEEPSPEED, _OPTIMIZER = "pytorch_model_fsdp", "global_step", "optimizer"
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _ADAPTERS = ("adapter_model.safetensors", "adapter_model.bin")
 _RNG = re.compile(r"rng_state_(\d+)\.pth")
@@ -39,12 +40,17 @@ class Verdict:
 
 def classify(facts: Facts, *, world_size: int | None = None) -> Verdict:
     """Judge a `checkpoint-<step>` directory; `world_size` is the number of ranks it must have, if that is known."""
+    if not facts.names:
+        return Verdict(CheckpointClass.TORN, "the directory is empty")
     state = facts.documents.get(STATE)
     ranks = _ranks(facts)
-    faults = [*_leftovers(facts), *facts.faults, *_weight_faults(facts), *_optimizer_faults(facts)]
+    faults = [f"{INCOMPLETE} says that it was being written"] if INCOMPLETE in facts.names else []
+    faults += [*facts.faults, *_weight_faults(facts), *_optimizer_faults(facts)]
+    if not _has_weights(facts):
+        faults.append("it has no weights")
     saved = {
         "an optimizer": _has_optimizer(facts),
-        "a scheduler": "scheduler.pt" in facts.names or bool(_deepspeed(facts)),
+        "a scheduler": "scheduler.pt" in facts.names or bool(_folders(facts, _DEEPSPEED)),
         "a random state": bool(ranks) or "rng_state.pth" in facts.names,
     }
     loss, count = _last_loss(state), len(ranks) or (1 if "rng_state.pth" in facts.names else None)
@@ -66,21 +72,15 @@ def classify(facts: Facts, *, world_size: int | None = None) -> Verdict:
 def classify_model(facts: Facts) -> Verdict:
     """Judge a directory that holds a model and no step."""
     faults = [*facts.faults, *_weight_faults(facts)]
+    if not (_has_weights(facts) or any(facts.tensors.values())):
+        faults.append("it has no weights")
     if faults:
         return Verdict(CheckpointClass.TORN, _join(faults))
     return Verdict(CheckpointClass.WEIGHTS_ONLY, "a model without a step: nothing to resume from")
 
 
-def _leftovers(facts: Facts) -> list[str]:
-    if not facts.names:
-        return ["the directory is empty"]
-    return [f"{INCOMPLETE} says that it was being written"] if INCOMPLETE in facts.names else []
-
-
 def _weight_faults(facts: Facts) -> list[str]:
-    """Why the weights are not whole; nothing if they are."""
-    if not facts.names:
-        return []
+    """Why the weights that are there are not whole; nothing if they are."""
     indexes = sorted(n for n in facts.names if n.endswith(INDEXES) and "/" not in n)
     faults = [fault for name in indexes for fault in _index_faults(facts, name)]
     if not indexes and any(_SHARD.fullmatch(name) for name in facts.names):
@@ -90,13 +90,17 @@ def _weight_faults(facts: Facts) -> list[str]:
         config = name.rpartition("/")[0] + "/adapter_config.json"
         if config.lstrip("/") not in facts.names:
             faults.append(f"{show(config.lstrip('/'))} is missing")
-    plain = [n for n in facts.names if n in _WEIGHTS or re.fullmatch(r"pytorch_model_fsdp.*\.bin", n)]
-    faults += [f"{show(n)} holds no tensors" for n in [*plain, *adapters] if facts.tensors.get(n) == frozenset()]
-    spread = [*_distributed_dirs(facts, "pytorch_model_fsdp"), *_deepspeed(facts)]
-    faults += [fault for name in _distributed_dirs(facts, "pytorch_model_fsdp") for fault in _spread(facts, name)]
-    if not (indexes or adapters or plain or spread or faults):
-        faults.append("it has no weights")
-    return faults
+    for name in [*adapters, *_WEIGHTS]:
+        if facts.tensors.get(name) == frozenset():
+            faults.append(f"{show(name)} holds no tensors")
+    return faults + [fault for name in _folders(facts, _FSDP) for fault in _spread(facts, name)]
+
+
+def _has_weights(facts: Facts) -> bool:
+    """Whether there are weights that the trainer would load, whole or not."""
+    top = any(n in _WEIGHTS or n.endswith(INDEXES) or n.startswith(_FSDP) for n in facts.names if "/" not in n)
+    adapter = any(n.rpartition("/")[2] in _ADAPTERS for n in facts.names if n.count("/") <= 1)
+    return top or adapter or bool(_folders(facts, _FSDP) or _folders(facts, _DEEPSPEED))
 
 
 def _index_faults(facts: Facts, name: str) -> list[str]:
@@ -115,12 +119,12 @@ def _index_faults(facts: Facts, name: str) -> list[str]:
 
 
 def _optimizer_faults(facts: Facts) -> list[str]:
-    faults = [fault for name in _distributed_dirs(facts, "optimizer") for fault in _spread(facts, name)]
+    faults = [fault for name in _folders(facts, _OPTIMIZER) for fault in _spread(facts, name)]
     xla = [match for name in facts.names if (match := _XLA.fullmatch(name))]
     for total in sorted({int(match[2]) for match in xla}):
         there = {int(match[1]) for match in xla if int(match[2]) == total}
         faults += [f"the optimizer of rank {rank} is missing" for rank in _gaps(there, total)[:1]]
-    for folder in _deepspeed(facts):
+    for folder in _folders(facts, _DEEPSPEED):
         faults += _deepspeed_faults(facts, folder)
     return faults
 
@@ -136,7 +140,7 @@ def _deepspeed_faults(facts: Facts, folder: str) -> list[str]:
         faults += [f"{show(folder)}/ lacks the optimizer of rank {rank}" for rank in _gaps(there, max(there) + 1)[:1]]
     if "latest" not in facts.names:
         faults.append(f"latest, which is written after {show(folder)}/, is missing")
-    elif facts.texts.get("latest") not in _deepspeed(facts):
+    elif facts.texts.get("latest") not in _folders(facts, _DEEPSPEED):
         faults.append(f"latest names {show(facts.texts.get('latest', ''))}, which is not there")
     return faults
 
@@ -159,15 +163,11 @@ def _spread(facts: Facts, folder: str) -> list[str]:
 def _has_optimizer(facts: Facts) -> bool:
     single = {"optimizer.pt", "optimizer.bin"} & facts.names
     parts = any(name.startswith("optimizer.pt_") or _XLA.fullmatch(name) for name in facts.names)
-    return bool(single or parts or _distributed_dirs(facts, "optimizer") or _deepspeed(facts))
+    return bool(single or parts or _folders(facts, _OPTIMIZER) or _folders(facts, _DEEPSPEED))
 
 
-def _distributed_dirs(facts: Facts, prefix: str) -> list[str]:
+def _folders(facts: Facts, prefix: str) -> list[str]:
     return sorted({n.split("/")[0] for n in facts.names if n.startswith(prefix) and "/" in n})
-
-
-def _deepspeed(facts: Facts) -> list[str]:
-    return _distributed_dirs(facts, "global_step")
 
 
 def _ranks(facts: Facts) -> set[int]:
