@@ -47,7 +47,7 @@ def call(
     rng: Rng,
     budget_s: float,
     retryable: Callable[[SpotWarpError], bool] = is_retryable,
-    backoff: Backoff = Backoff(),  # noqa: B008 - frozen
+    backoff: Backoff = Backoff(),
     cancel: threading.Event | None = None,
 ) -> T:
     """The result of `fn`, called again after each retryable error until `budget_s` seconds have passed.

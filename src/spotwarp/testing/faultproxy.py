@@ -154,7 +154,7 @@ class _Exchange(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+    def log_message(self, format: str, *args: object) -> None:
         """Tests read `seen`; nothing goes to stderr."""
 
     def _exchange(self) -> None:

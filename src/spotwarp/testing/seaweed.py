@@ -14,7 +14,7 @@ import os
 import shutil
 import signal
 import socket
-import subprocess  # noqa: TID251 - a test server is started and killed here, nothing of the product
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -122,7 +122,7 @@ class Seaweed:
         config.write_text(json.dumps({"identities": [_identity(i) for i in (WRITER, READER)]}))
         roles = [flag for role in _ROLES for flag in self._role_flags(role)]
         with (self.root / "weed.log").open("ab") as log:
-            self._process = subprocess.Popen(  # noqa: S603 - our own arguments
+            self._process = subprocess.Popen(
                 [_binary(), "-logtostderr=true", "mini", f"-dir={data}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1",
                  "-webdav=false", "-admin.ui=false", f"-s3.config={config}", "-s3.autoCreateBucket=false",
                  "-s3.port.iceberg=0", "-s3.port.lance=0", "-s3.iam=false", "-master.volumeSizeLimitMB=1024",

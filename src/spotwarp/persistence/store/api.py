@@ -61,7 +61,7 @@ class Store(Protocol):
         ...
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
-        """Exactly `length` bytes from `start`, or `CorruptObject` when the object is shorter. Raises `ObjectMissing`."""
+        """Exactly `length` bytes from `start`. Raises `CorruptObject` when the object is shorter, `ObjectMissing`."""
         ...
 
     def head(self, key: str) -> ObjectMeta:

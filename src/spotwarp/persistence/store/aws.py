@@ -84,9 +84,7 @@ def credentials_from(env: Mapping[str, str]) -> Credentials | None:
     if access and secret:
         return Credentials(access, secret, env.get("AWS_SESSION_TOKEN") or None)
     if access or secret:
-        raise UsageError(
-            "only one of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY is set", hint="Set both, or neither."
-        )
+        raise UsageError("only one of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY is set", hint="Set both, or neither.")
     profile = _profile(env)
     access, secret = profile.get("aws_access_key_id"), profile.get("aws_secret_access_key")
     if access and secret:

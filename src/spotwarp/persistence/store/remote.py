@@ -7,33 +7,22 @@ and the time each request may take. It never retries (`retrying.py` does, or the
 
 from __future__ import annotations
 
-import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Literal, NoReturn
+from datetime import timedelta
+from typing import TYPE_CHECKING, Literal
 
 import obstore
 from obstore.exceptions import BaseError
 from obstore.store import S3Store as Client
 
 from spotwarp.clock import Clock
-from spotwarp.errors import (
-    AlreadyExists,
-    BucketMissing,
-    CorruptObject,
-    ObjectMissing,
-    StoreConflict,
-    StoreDenied,
-    StoreError,
-    StoreFull,
-    StoreUnavailable,
-    StoreUnsupported,
-)
+from spotwarp.errors import CorruptObject, ObjectMissing, StoreDenied, StoreError, StoreUnavailable, UsageError
 from spotwarp.persistence.store.api import Buffer, ObjectMeta, checked_key
-from spotwarp.persistence.store.aws import Credentials, Endpoint, credentials_from, endpoint_for
+from spotwarp.persistence.store.aws import Endpoint, credentials_from, endpoint_for
+from spotwarp.persistence.store.refusal import EXPIRED, code_of, lacks_credentials, meaning, status_of
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, S3Config, S3Credential
@@ -45,7 +34,7 @@ STALL_S = 15.0
 BASE_S = 60.0
 SLOWEST_BYTES_S = 128 * 1024
 UNKNOWN_BYTES = 64 * 1024 * 1024
-RENEW_S = 300.0
+RENEW_S = 600.0  # the library takes a key for expired five minutes before its end
 
 Verb = Literal["put", "put_new", "get", "head", "list", "delete"]
 
@@ -90,6 +79,7 @@ class S3Store:
         self._credentials = credentials_from(env)
         self._lock = threading.Lock()
         self._clients: dict[Patience, Client] = {}
+        self._answered = False
 
     @property
     def url(self) -> str:
@@ -138,7 +128,7 @@ class S3Store:
                 reply = obstore.get(client, checked_key(key), options={"range": (start, start + length)})
                 size, data = reply.meta["size"], reply.bytes().to_bytes()
             except BaseError as error:
-                if _status(str(error)) == 416:
+                if status_of(str(error)) == 416:
                     raise self._too_short(key, start, length) from error
                 raise
         if size < start + length:
@@ -152,19 +142,17 @@ class S3Store:
         try:
             meta = obstore.head(self._client(Patience(SMALL_S)), checked_key(key))
         except (BaseError, FileNotFoundError) as error:
-            if 400 <= (_status(str(error)) or 0) < 500:
+            if 400 <= (status_of(str(error)) or 0) < 500:
                 self._say_why(key)
             raise self._translate(error, "head", key) from error
-        return ObjectMeta(key, meta["size"], _time(meta["last_modified"]))
+        return ObjectMeta(key, meta["size"], meta["last_modified"])
 
     def list(self, prefix: str) -> Iterator[ObjectMeta]:
         """See `Store`. Sorted here: not every server's order is the order of the keys."""
         within = checked_key(prefix) if prefix else None
         with self._translated("list", prefix):
             pages = obstore.list(self._client(patience_to_receive(None)), within, chunk_size=1000)
-            found = [
-                ObjectMeta(meta["path"], meta["size"], _time(meta["last_modified"])) for page in pages for meta in page
-            ]
+            found = [ObjectMeta(meta["path"], meta["size"], meta["last_modified"]) for page in pages for meta in page]
         return iter(sorted(found, key=lambda meta: meta.key))
 
     def delete(self, key: str) -> None:
@@ -176,12 +164,12 @@ class S3Store:
             return
 
     def _say_why(self, key: str) -> None:
-        """A refused HEAD has no body and so no reason; a GET of one byte has. Raises it, or returns if there is none."""
+        """A refused HEAD has no body and so no reason; a GET of one byte has. Raises it, or returns if none is left."""
         with self._translated("get", key):
             try:
                 obstore.get(self._client(Patience(SMALL_S)), key, options={"range": (0, 1)})
             except BaseError as error:
-                if _status(str(error)) != 416:  # an object of no bytes, made since
+                if status_of(str(error)) != 416:  # an object of no bytes, made since
                     raise
 
     def _too_short(self, key: str, start: int, length: int) -> CorruptObject:
@@ -228,11 +216,10 @@ class S3Store:
 
     def _provide(self) -> S3Credential:
         """The key for the library, which asks again when it expires; that is how a rewritten file is noticed."""
+        self._renewed()
         credentials = self._credentials
-        if credentials is None or credentials.renewable:
-            credentials = self._credentials = credentials_from(self._env)
-        if credentials is None:
-            raise StoreDenied("the AWS profile no longer has a key", hint="Restore it, or set AWS_ACCESS_KEY_ID.")
+        if credentials is None:  # this provider is only given to the library when there is a key
+            raise StoreDenied("there is no AWS key", hint="Set AWS_ACCESS_KEY_ID.")
         expiry = self._clock.wall() + timedelta(seconds=RENEW_S) if credentials.renewable else None
         return {
             "access_key_id": credentials.access_key,
@@ -242,13 +229,14 @@ class S3Store:
         }
 
     def _renewed(self) -> bool:
-        """Read the credentials again; True, with fresh clients, when they are other ones now."""
-        old, new = self._credentials, credentials_from(self._env)
-        if new is None or new == old:
+        """Read the credentials again; True when they are other ones now. A file that is just being written is left."""
+        try:
+            new = credentials_from(self._env)
+        except UsageError:
             return False
-        with self._lock:
-            self._credentials = new
-            self._clients.clear()
+        if new is None or new == self._credentials:
+            return False
+        self._credentials = new
         return True
 
     @contextmanager
@@ -257,6 +245,19 @@ class S3Store:
             yield
         except (BaseError, FileNotFoundError) as error:
             raise self._translate(error, verb, key) from error
+        self._answered = True
 
     def _translate(self, error: Exception, verb: Verb, key: str) -> StoreError:
-        return StoreUnavailable(str(error))
+        text = str(error)
+        if code_of(text) in EXPIRED and self._renewed():
+            with self._lock:
+                self._clients.clear()  # each holds the old key
+            return StoreUnavailable(f"{self.url}: the credentials had expired and were read again")
+        if lacks_credentials(text):
+            if self._answered:
+                return StoreUnavailable(f"{self.url}: the machine's role could not be renewed just now")
+            return StoreDenied(
+                f"{self.url}: no credentials were found, and this machine has no role of its own",
+                hint="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE.",
+            )
+        return meaning(text, verb=verb, key=key, url=self.url)

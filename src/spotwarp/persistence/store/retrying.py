@@ -82,7 +82,7 @@ class RetryingStore:
         *,
         clock: Clock,
         rng: Rng,
-        policy: RetryPolicy = RetryPolicy(),  # noqa: B008 - frozen
+        policy: RetryPolicy = RetryPolicy(),
         cancel: threading.Event | None = None,
     ) -> None:
         self._inner = inner

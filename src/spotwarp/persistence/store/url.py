@@ -111,7 +111,8 @@ def _file_url(text: str) -> Location:
     parts = urlsplit(text)
     if parts.netloc not in ("", "localhost"):
         raise UsageError(
-            f"file://{parts.netloc}… names another machine", hint="A directory takes three slashes: file:///path/to/dir."
+            f"file://{parts.netloc}… names another machine",
+            hint="A directory takes three slashes: file:///path/to/dir.",
         )
     if parts.query or parts.fragment:
         raise UsageError("a file URL has no '?' or '#'", hint="Write them as %3F and %23, or give the plain path.")
