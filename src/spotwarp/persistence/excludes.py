@@ -1,0 +1,98 @@
+"""What of a workspace is never stored: gitignore patterns, the defaults first, the user's after them.
+
+The last pattern that matches decides, so a user's `!.env` takes a default back. An excluded directory is not descended
+into; nothing beneath it can be taken back. Pure: it sees paths only, never the file system.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from spotwarp.errors import ConfigError
+
+OWN: Final = (".spotwarp/*", "!.spotwarp/log/", "!.spotwarp/config.yaml")
+"""SpotWarp's runtime files are of one machine and one moment; its log and its configuration are the user's."""
+
+DERIVED: Final = ("__pycache__/",)
+
+SECRETS: Final = (
+    ".env",
+    ".env.*",
+    "!.env.example",
+    "!.env.sample",
+    "!.env.template",
+    ".netrc",
+    ".git-credentials",
+    ".pypirc",
+    ".boto",
+    ".s3cfg",
+    ".passwd-s3fs",
+    ".vast_api_key",
+    ".aws/",
+    ".azure/",
+    ".gnupg/",
+    ".kaggle/",
+    ".kube/",
+    ".runpod/",
+    ".ssh/",
+    "id_rsa",
+    "id_dsa",
+    "id_ecdsa",
+    "id_ed25519",
+    "/.docker/config.json",
+    "/.cache/huggingface/token",
+    "/.cache/huggingface/stored_tokens",
+    "/.config/gcloud/",
+    "/.config/rclone/",
+)
+"""Files that hold credentials and nothing else, by the names their tools give them (I11)."""
+
+DEFAULTS: Final = OWN + DERIVED + SECRETS
+
+_DIRECTORY_MARK: Final = "(?P<ps_d>/)"
+_ANY_DEPTH: Final = "^(?:.+/)?"
+
+
+class Excludes:
+    """Decides for one path at a time. May be shared by threads."""
+
+    def __init__(self, patterns: Sequence[str] = (), *, defaults: Sequence[str] = DEFAULTS) -> None:
+        """`patterns` are lines of a gitignore file. Raises `ConfigError` for one that cannot be one."""
+        from pathspec import GitIgnoreSpec
+
+        lines = [*defaults, *patterns]
+        try:
+            self._spec = GitIgnoreSpec.from_lines(lines)
+        except ValueError as error:
+            raise ConfigError(
+                f"an exclude pattern cannot be read: {error}",
+                hint="Excludes are written like the lines of a .gitignore.",
+            ) from error
+        regexes = [pattern.regex.pattern for pattern in self._spec.patterns if pattern.regex is not None]
+        by_name = [regex for regex in regexes if _only_name(regex)]
+        self._names = _union(regex.removeprefix(_ANY_DEPTH) for regex in by_name)
+        self._paths = _union(regex for regex in regexes if not _only_name(regex))
+
+    def excluded(self, path: bytes, is_dir: bool) -> bool:
+        """Whether `path` (relative to the workspace, `/`-separated) is left out, given that its directory is not."""
+        # A newline is to the patterns what it is to git, any byte; NUL is in no name.
+        text = os.fsdecode(path).replace("\n", "\0") + ("/" if is_dir else "")
+        name = text[text.rfind("/", 0, -1) + 1 :]
+        if not self._names.match(name) and not self._paths.match(text):
+            return False  # nearly always: two compiled alternations instead of every pattern in turn
+        return self._spec.match_file(text)
+
+
+def _only_name(regex: str) -> bool:
+    """Whether a pattern's regular expression looks at the last name of a path only."""
+    tail = regex.removeprefix(_ANY_DEPTH)
+    return tail != regex and "/" not in tail.replace(_DIRECTORY_MARK, "").replace("[^/]", "")
+
+
+def _union(regexes: Iterable[str]) -> re.Pattern[str]:
+    """One expression that matches where any of `regexes` does."""
+    parts = [f"(?:{regex.replace(_DIRECTORY_MARK, '/')})" for regex in regexes]
+    return re.compile("|".join(parts) or r"(?!)")

@@ -1,0 +1,129 @@
+"""Where contents lie: the blobs of the base snapshot and of the backup at hand, by content hash.
+
+A file's content is named by its *digests*: 16 bytes for each 4 MiB of it, one after the other, and 16 zero bytes for 4 MiB
+of nothing but zeros (a hole). A file below 256 KiB has one digest and lies in a bundle with others. Only blobs of the base
+and of this backup are ever known here (P1, P3): nothing is adopted from a listing or a cache.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from spotwarp.persistence.envelope import DIGEST_SIZE
+from spotwarp.persistence.manifest import FILE, Blob, Entry, Extent, Manifest, PackRef
+from spotwarp.persistence.pack import PackedBlob
+from spotwarp.persistence.scan import Scanned
+
+CHUNK: Final = 4 << 20
+"""Bytes of a large file that are hashed, coded and placed as one, at fixed offsets."""
+SMALL: Final = 256 << 10
+"""A file below this many bytes is bundled whole."""
+HOLE: Final = bytes(DIGEST_SIZE)
+"""Stands for a chunk of zeros; a real digest of this value will not be met."""
+
+Place = tuple[int, int]
+"""A blob's number and the offset in its decoded bytes."""
+
+
+class Index:
+    """Contents and their places. May be shared by threads."""
+
+    def __init__(self, base: Manifest | None) -> None:
+        self._lock = threading.Lock()
+        self._packs: list[PackRef] = list(base.packs) if base else []
+        self._blobs: list[Blob] = list(base.blobs) if base else []
+        self._places: dict[bytes, Place] = {blob.digest: (number, 0) for number, blob in enumerate(self._blobs)}
+        self._claimed: set[bytes] = set()
+        self._old_packs = len(self._packs)
+        for entry in base.entries if base else ():
+            if entry.digest and len(entry.extents) == 1:
+                self._places.setdefault(entry.digest, (entry.extents[0].blob, entry.extents[0].inner))
+
+    def knows(self, digests: bytes) -> bool:
+        """Whether every part of a content has its place already."""
+        return all(part == HOLE or part in self._places for part in parts(digests))
+
+    def claim(self, digest: bytes) -> bool:
+        """Whether the caller must store this content; False when it is stored or another thread has claimed it."""
+        with self._lock:
+            if digest in self._places or digest in self._claimed:
+                return False
+            self._claimed.add(digest)
+            return True
+
+    def new_pack(self, run: str, pack: str) -> int:
+        """The number of a pack that is being filled."""
+        with self._lock:
+            self._packs.append(PackRef(run, pack, 0))
+            return len(self._packs) - 1
+
+    def sealed(self, pack: int, size: int) -> PackRef:
+        """The pack is complete, `size` bytes long."""
+        with self._lock:
+            ref = self._packs[pack]
+            self._packs[pack] = sealed = PackRef(ref.run, ref.id, size)
+            return sealed
+
+    def add(self, pack: int, row: PackedBlob, contents: Iterable[tuple[bytes, int]]) -> None:
+        """A blob lies in `pack`; `contents` are the claimed digests in it and where in its decoded bytes they start."""
+        with self._lock:
+            self._blobs.append(Blob(pack, row.offset, row.stored, row.codec, row.raw, row.digest))
+            for digest, inner in contents:
+                self._places[digest] = (len(self._blobs) - 1, inner)
+                self._claimed.discard(digest)
+
+    def new_packs(self) -> tuple[PackRef, ...]:
+        """The packs of this backup."""
+        return tuple(self._packs[self._old_packs :])
+
+    def manifest(self, kept: Iterable[tuple[Scanned, bytes]], *, version: int, run: str, generation: int) -> Manifest:
+        """The manifest of the files, directories and links in `kept`, each with its content's digests.
+
+        Names exactly the packs and blobs that are needed, numbered by first use, so that equal workspaces make equal
+        manifests.
+        """
+        numbers = _Numbers(self._blobs)
+        entries = tuple(_entry(entry, digests, self._extents(entry.size, digests, numbers)) for entry, digests in kept)
+        packs, blobs = numbers.tables(self._packs)
+        return Manifest(version, run, generation, packs, blobs, entries)
+
+    def _extents(self, size: int, digests: bytes, numbers: _Numbers) -> tuple[Extent, ...]:
+        found: list[Extent] = []
+        for k, part in enumerate(parts(digests)):
+            if part != HOLE:
+                blob, inner = self._places[part]
+                offset = k * CHUNK
+                found.append(Extent(offset, min(CHUNK, size - offset), numbers.number(blob), inner))
+        return tuple(found)
+
+
+class _Numbers:
+    """Renumbers blobs by first use, and their packs after them."""
+
+    def __init__(self, blobs: list[Blob]) -> None:
+        self._blobs = blobs
+        self._new: dict[int, int] = {}
+
+    def number(self, blob: int) -> int:
+        return self._new.setdefault(blob, len(self._new))
+
+    def tables(self, packs: list[PackRef]) -> tuple[tuple[PackRef, ...], tuple[Blob, ...]]:
+        order: dict[int, int] = {}
+        blobs = []
+        for old in self._new:
+            b = self._blobs[old]
+            pack = order.setdefault(b.pack, len(order))
+            blobs.append(Blob(pack, b.offset, b.stored, b.codec, b.raw, b.digest))
+        return tuple(packs[old] for old in order), tuple(blobs)
+
+
+def parts(digests: bytes) -> Iterator[bytes]:
+    """The single digests of a content."""
+    return (digests[at : at + DIGEST_SIZE] for at in range(0, len(digests), DIGEST_SIZE))
+
+
+def _entry(entry: Scanned, digests: bytes, extents: tuple[Extent, ...]) -> Entry:
+    bundled = digests if entry.kind == FILE and entry.size < SMALL else b""
+    return Entry(entry.path, entry.kind, entry.mode, entry.mtime_ns, entry.size, extents, entry.target, bundled)

@@ -1,0 +1,242 @@
+"""A live directory seen once: every entry with its status, nothing opened but directories.
+
+Walks by descriptors, one name at a time, so that neither PATH_MAX nor a link put in the way matters. Types come from
+lstat alone: special files are named as skipped and never opened, links are links. What cannot be read is named with
+its reason; what vanishes meanwhile is no news. Never reads a file's content.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Protocol
+
+import msgspec
+
+from spotwarp.errors import WorkspaceFault
+from spotwarp.persistence.beneath import Tree
+from spotwarp.persistence.manifest import DIRECTORY, FILE, SYMLINK, Skipped
+
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_VANISHED: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
+_OURS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""Failures of this process, not of a path: skipping on would silently drop half a workspace."""
+_OPEN: Final = 64
+"""Directories kept open on the way down; deeper trees reopen their upper ones on the way back."""
+
+_SPECIAL: Final = {
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+class Scanned(msgspec.Struct, frozen=True, gc=False):
+    """One file, directory or link, as lstat saw it."""
+
+    path: bytes
+    kind: int
+    """`manifest.FILE`, `DIRECTORY` or `SYMLINK`."""
+    mode: int
+    """Permission bits."""
+    mtime_ns: int
+    ctime_ns: int
+    size: int
+    """Bytes of a file; 0 for the others."""
+    ino: int
+    dev: int
+    blocks: int
+    """512-byte blocks that the file system says it spends."""
+    target: bytes = b""
+    """Of a link."""
+
+
+class Scan(msgspec.Struct, frozen=True):
+    """What one walk saw, in the order of the paths' bytes."""
+
+    entries: list[Scanned]
+    skipped: list[Skipped]
+    fs_time_ns: int
+    """The file system's own clock just before the walk, or 0 when it could not be had."""
+    root: tuple[int, int]
+    """Device and inode of the workspace."""
+
+
+class ExcludeRule(Protocol):
+    """Decides what a walk leaves out; see `excludes.Excludes`."""
+
+    def excluded(self, path: bytes, is_dir: bool) -> bool:
+        """Whether `path` is left out, given that its directory is not."""
+        ...
+
+
+def scan(root: Path, excludes: ExcludeRule, *, on_progress: Callable[[int], None] | None = None) -> Scan:
+    """Everything beneath `root` that `excludes` leaves in; `on_progress` gets the number of entries so far.
+
+    Raises `WorkspaceFault` when `root` is missing, unreadable or was replaced meanwhile, or when this process runs out
+    of descriptors or memory.
+    """
+    try:
+        with Tree(root) as tree:
+            top = os.fstat(tree.directory(b""))
+            walk = _Walk(tree, excludes, on_progress)
+            fs_time_ns = _fs_time_ns(tree.directory(b""))
+            walk.run()
+        now = root.stat()
+    except OSError as error:
+        raise WorkspaceFault(
+            f"the workspace {root} cannot be read: {error.strerror}", hint="Is it there, mounted and readable?"
+        ) from error
+    if (now.st_dev, now.st_ino) != (top.st_dev, top.st_ino):
+        raise WorkspaceFault(
+            f"the workspace {root} was replaced while it was being read", hint="Start again in the new one."
+        )
+    walk.entries.sort(key=lambda entry: entry.path)
+    walk.skipped.sort(key=lambda skipped: skipped.path)
+    return Scan(walk.entries, walk.skipped, fs_time_ns, (top.st_dev, top.st_ino))
+
+
+class _Level:
+    """One directory on the way down: its descriptor (-1 while closed) and the directories in it still to be seen."""
+
+    def __init__(self, fd: int, path: bytes, names: list[bytes]) -> None:
+        self.fd = fd
+        self.path = path
+        self.names = names
+
+
+class _Walk:
+    """Depth first, without recursion: a tree may be deeper than Python's stack and than the descriptors allowed."""
+
+    def __init__(self, tree: Tree, excludes: ExcludeRule, on_progress: Callable[[int], None] | None) -> None:
+        self.entries: list[Scanned] = []
+        self.skipped: list[Skipped] = []
+        self._tree = tree
+        self._excluded = excludes.excluded
+        self._on_progress = on_progress
+
+    def run(self) -> None:
+        """Visit everything; the root's own failure is raised."""
+        fd = os.dup(self._tree.directory(b""))
+        levels = [_Level(fd, b"", [])]
+        try:
+            levels[0].names = self._list(fd, b"")
+            while levels:
+                self._step(levels)
+        finally:
+            for level in levels:
+                if level.fd >= 0:
+                    os.close(level.fd)
+
+    def _step(self, levels: list[_Level]) -> None:
+        """Enter the next directory of the lowest level, or leave that level."""
+        level = levels[-1]
+        if not level.names:
+            levels.pop()
+            if level.fd >= 0:
+                os.close(level.fd)
+            return
+        name = level.names.pop()
+        path = level.path + b"/" + name if level.path else name
+        try:
+            if level.fd < 0:
+                level.fd = os.dup(self._tree.directory(level.path))
+            fd = os.open(name, _DIRECTORY, dir_fd=level.fd)
+        except OSError as error:
+            self._note(path, error)
+            return
+        below = _Level(fd, path, [])
+        levels.append(below)
+        try:
+            below.names = self._list(fd, path)
+        except OSError as error:
+            self._note(path, error)
+        if len(levels) > _OPEN and (upper := levels[-_OPEN]).fd >= 0:
+            os.close(upper.fd)
+            upper.fd = -1
+        if self._on_progress is not None:
+            self._on_progress(len(self.entries))
+
+    def _list(self, fd: int, path: bytes) -> list[bytes]:
+        """Take in one directory's entries; gives the names of the directories among them."""
+        below: list[bytes] = []
+        prefix = path + b"/" if path else b""
+        fsencode, add = os.fsencode, self.entries.append
+        with os.scandir(fd) as listing:
+            for found in listing:
+                name = fsencode(found.name)
+                where = prefix + name
+                try:
+                    status = found.stat(follow_symlinks=False)
+                    kind = _kind(status.st_mode)
+                    if self._excluded(where, kind == DIRECTORY):
+                        continue
+                    if kind is None:
+                        what = _SPECIAL.get(stat.S_IFMT(status.st_mode), "neither file nor directory")
+                        self.skipped.append(Skipped(where, f"{what}; only files, directories and links are stored"))
+                        continue
+                    target = os.readlink(name, dir_fd=fd) if kind == SYMLINK else b""
+                except OSError as error:
+                    self._note(where, error)
+                    continue
+                if kind == DIRECTORY:
+                    below.append(name)
+                add(scanned(where, status, kind, target))
+        return below
+
+    def _note(self, path: bytes, error: OSError) -> None:
+        """A path that could not be seen: gone is no news, unreadable is, and what is our own failure is raised."""
+        if error.errno in _OURS:
+            raise error
+        if error.errno not in _VANISHED:
+            self.skipped.append(Skipped(path, reason(error)))
+
+
+def scanned(path: bytes, status: os.stat_result, kind: int, target: bytes = b"") -> Scanned:
+    """The entry for a status; `kind` as `manifest` numbers it."""
+    return Scanned(
+        path,
+        kind,
+        stat.S_IMODE(status.st_mode),
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+        status.st_size if kind == FILE else 0,
+        status.st_ino,
+        status.st_dev,
+        status.st_blocks,
+        target,
+    )
+
+
+def reason(error: OSError) -> str:
+    """Why a path is not in the snapshot, in a user's words."""
+    return f"cannot be read: {error.strerror or error}"
+
+
+def _kind(mode: int) -> int | None:
+    """The manifest's number for a type, None for special files."""
+    if stat.S_ISREG(mode):
+        return FILE
+    if stat.S_ISDIR(mode):
+        return DIRECTORY
+    return SYMLINK if stat.S_ISLNK(mode) else None
+
+
+def _fs_time_ns(root: int) -> int:
+    """Now, by the clock that stamps the workspace's files (a server's, on a network file system).
+
+    Taken from an unnamed file, which changes nothing that can be seen. 0 when the file system has no such thing: then
+    no file is ever taken as unchanged on the strength of its time stamps, which costs reading and nothing else.
+    """
+    try:
+        fd = os.open(b".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=root)
+    except OSError:
+        return 0
+    try:
+        return os.fstat(fd).st_mtime_ns
+    finally:
+        os.close(fd)
