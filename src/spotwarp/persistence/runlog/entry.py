@@ -56,6 +56,8 @@ class State(msgspec.Struct, frozen=True, omit_defaults=True):
     """Machine → its latest generation."""
     fences: tuple[str, ...] = ()
     """Machines that never claim again."""
+    discarded: tuple[str, ...] = ()
+    """Machines whose unsaved work a user gave up."""
 
     @property
     def roots(self) -> frozenset[int]:

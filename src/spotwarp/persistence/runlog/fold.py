@@ -66,7 +66,7 @@ def refusal(state: State, entry: Entry) -> Refusal | None:
             if len(state.intents) >= MAX_OPEN_MACHINES:
                 return Refusal(f"{MAX_OPEN_MACHINES} machines are already open")
         case Fence():
-            if permit(state, entry.machine) is None and entry.reason != "discard":
+            if permit(state, entry.machine) is None:
                 return Refusal(f"nothing permits ending machine {entry.machine}")
         case Forget():
             if not set(entry.snapshots) <= set(state.retained):
@@ -138,6 +138,8 @@ def permit(state: State, machine: str) -> FenceReason | None:
     generation = state.claimed.get(machine, 0)
     if state.terminal:
         return "terminal"
+    if machine in state.discarded:
+        return "discard"
     if generation == 0:
         # Under a seal an unclaimed machine is wanted as successor.
         return "loser" if state.generation and not state.seal else None
@@ -163,6 +165,7 @@ def apply(state: State, entry: AnyEntry | Unknown) -> State:
                 seal="",
                 notice=None,
                 claimed={**state.claimed, entry.machine: entry.generation},
+                discarded=_others(state.discarded, entry.machine),
             )
         case Snapshot():
             return _after_snapshot(state, entry)
@@ -184,7 +187,7 @@ def apply(state: State, entry: AnyEntry | Unknown) -> State:
             return replace(state, fork=(entry.parent, entry.snapshot))
         case Detach():
             return replace(state, detached=True)
-        case RentIntent() | Rented() | Released() | Fence():
+        case RentIntent() | Rented() | Released() | Fence() | Discarded():
             return _after_machine(state, entry)
         case _:
             return state
@@ -200,7 +203,7 @@ def _after_snapshot(state: State, entry: Snapshot) -> State:
     )
 
 
-def _after_machine(state: State, entry: RentIntent | Rented | Released | Fence) -> State:
+def _after_machine(state: State, entry: RentIntent | Rented | Released | Fence | Discarded) -> State:
     match entry:
         case RentIntent():
             return replace(state, intents=(*_others(state.intents, entry.intent), entry.intent))
@@ -212,6 +215,8 @@ def _after_machine(state: State, entry: RentIntent | Rented | Released | Fence) 
             )
         case Fence():
             return replace(state, fences=(*_others(state.fences, entry.machine), entry.machine))
+        case Discarded():
+            return replace(state, discarded=(*_others(state.discarded, entry.machine), entry.machine))
     machine = entry.machine or state.rented.get(entry.intent, "")
     gone = {i for i, m in state.rented.items() if m == machine} | {entry.intent}
     return replace(

@@ -88,12 +88,20 @@ class RunLog:
             yield from pool.map(self.read, wanted)
 
     def head(self) -> Head:
-        """The head as it is now: one GET when nothing was appended since the last call."""
+        """The head as it is now: one GET when nothing was appended since the last call.
+
+        No lock is held while the store is asked, so that a slow answer to one thread never delays another's beat.
+        """
         with self._lock:
-            known = self._head.n or self._hinted()
-            last = self._probe(known)
-            if last > self._head.n:
-                self._head = self._fold(last)
+            known = self._head.n
+        last = self._probe(known or self._hinted())
+        return self._advance(self._fold(last)) if last > known else self._advance(None)
+
+    def _advance(self, seen: Head | None) -> Head:
+        """Entries never change, so of two heads the higher one is the newer; the newest that any thread saw."""
+        with self._lock:
+            if seen is not None and seen.n > self._head.n:
+                self._head = seen
             return self._head
 
     def existing_head(self) -> Head:
@@ -107,7 +115,7 @@ class RunLog:
         """The number in the hint object if an entry with that number exists, else 0. Never trusted beyond that."""
         try:
             hint = int(unseal(self._store.get(layout.hint_key(self.run)), Kind.HINT, "hint"))
-        except (ObjectMissing, CorruptObject, ValueError):
+        except (ObjectMissing, CorruptObject, UnsupportedFormat, ValueError):
             return 0
         return hint if hint > 0 and self._exists(hint) else 0
 
@@ -116,8 +124,8 @@ class RunLog:
             self.read(n)
         except ObjectMissing:
             return False
-        except CorruptObject:
-            return True  # there, if unreadable: a damaged entry is not the end of the log
+        except (CorruptObject, UnsupportedFormat):
+            return True  # there, if unreadable: such an entry is not the end of the log
         return True
 
     def _probe(self, known: int) -> int:
@@ -144,6 +152,9 @@ class RunLog:
                 entry = self.read(below)
             except CorruptObject as damage:
                 problem = problem or f"entry {below} is damaged ({damage})"
+                continue
+            except UnsupportedFormat as newer:
+                problem = problem or f"entry {below} was written by a newer SpotWarp ({newer})"
                 continue
             if isinstance(entry, Unknown):
                 problem = problem or f"entry {below} was written by a newer SpotWarp (format {entry.v})"
@@ -173,10 +184,8 @@ class RunLog:
             head = self.head()
             entry = self._complete(head, decide(head))
             if self._create(entry, deadline):
-                with self._lock:
-                    self._remember(entry.n, cast(AnyEntry, entry))
-                    if entry.n == self._head.n + 1:
-                        self._head = Head(entry.n, apply(head.state, cast(AnyEntry, entry)))
+                self._remember(entry.n, cast(AnyEntry, entry))
+                self._advance(Head(entry.n, apply(head.state, cast(AnyEntry, entry))))
                 self._leave_hint(entry.n)
                 return entry
             delay = self._back_off(delay)
@@ -230,7 +239,9 @@ class RunLog:
         """Whose entry stands there: True ours, False another's, None unknown or nobody's yet."""
         try:
             return decode(self._store.get(key), entry.n, key).nonce == entry.nonce
-        except (ObjectMissing, StoreUnavailable, StoreConflict):
+        except UnsupportedFormat:
+            return False
+        except (ObjectMissing, CorruptObject, StoreUnavailable, StoreConflict):
             return None
 
     def _back_off(self, delay: float) -> float:
