@@ -39,7 +39,7 @@ def checked(entries: Sequence[Entry]) -> None:
             raise CorruptObject(f"the snapshot's entry {shown(entry.path)!r} {reason}; nothing was restored from it")
         if entry.kind not in (FILE, DIRECTORY, SYMLINK):
             raise UnsupportedFormat(
-                f"the snapshot's entry {shown(entry.path)!r} is of kind {entry.kind}, which this SpotWarp does not know",
+                f"the snapshot's entry {shown(entry.path)!r} is of kind {entry.kind}: this SpotWarp does not know it",
                 hint="Upgrade SpotWarp on this machine; nothing was changed.",
             )
         kinds[entry.path] = entry.kind

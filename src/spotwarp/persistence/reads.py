@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from spotwarp.errors import CorruptObject
+from spotwarp.errors import CorruptObject, UnsupportedFormat
 from spotwarp.persistence.envelope import digest
 from spotwarp.persistence.manifest import Blob
 from spotwarp.persistence.store.api import Buffer, Store
@@ -21,6 +21,8 @@ GAP: Final = 64 << 10
 """Unwanted bytes between two blobs that cost less to read than another request."""
 MAX_RAW: Final = 256 << 20
 """A blob that says it decodes to more than this is damage, not data."""
+
+Unreadable = CorruptObject | UnsupportedFormat
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ def merged(blobs: Sequence[Blob], indices: Iterable[int], *, rank: Callable[[int
     return reads
 
 
-def decoded(store: Store, key: str, read: Read, blobs: Sequence[Blob]) -> Iterator[tuple[int, Buffer | CorruptObject]]:
+def decoded(store: Store, key: str, read: Read, blobs: Sequence[Blob]) -> Iterator[tuple[int, Buffer | Unreadable]]:
     """Every blob of `read` from the pack at `key`: its index and its verified bytes, or what is wrong with it.
 
     The bytes are good until the next step of the iterator. Raises `ObjectMissing` and the store's other errors.
@@ -68,19 +70,19 @@ def decoded(store: Store, key: str, read: Read, blobs: Sequence[Blob]) -> Iterat
         blob = blobs[index]
         start = blob.offset - read.start
         result = _verified(blob, data[start : start + blob.stored], key) if data is not None else None
-        if not isinstance(result, (bytes, bytearray, memoryview)):
+        if result is None or isinstance(result, CorruptObject):
             result = _read_alone(store, key, blob)
         yield index, result
 
 
-def _read_alone(store: Store, key: str, blob: Blob) -> Buffer | CorruptObject:
+def _read_alone(store: Store, key: str, blob: Blob) -> Buffer | Unreadable:
     try:
         return _verified(blob, memoryview(store.get_range(key, blob.offset, blob.stored)), key)
     except CorruptObject as error:
         return error
 
 
-def _verified(blob: Blob, coded: memoryview, key: str) -> Buffer | CorruptObject:
+def _verified(blob: Blob, coded: memoryview, key: str) -> Buffer | Unreadable:
     from spotwarp.persistence import codec
 
     where = f"{key}, bytes {blob.offset} to {blob.offset + blob.stored}"
@@ -90,6 +92,8 @@ def _verified(blob: Blob, coded: memoryview, key: str) -> Buffer | CorruptObject
         data = codec.decode(blob.codec, coded, blob.raw)
     except CorruptObject as error:
         return CorruptObject(f"{where}: {error.message}")
+    except UnsupportedFormat as error:
+        return error
     if len(data) != blob.raw or digest(data) != blob.digest:
         return CorruptObject(f"{where}: fails its hash")
     return data

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from spotwarp.clock import Clock
-from spotwarp.errors import CorruptObject, ObjectMissing, WorkspaceFault
+from spotwarp.errors import CorruptObject, ObjectMissing, UnsupportedFormat, WorkspaceFault
 from spotwarp.persistence import staging as stage
 from spotwarp.persistence.beneath import ELSEWHERE, Tree
 from spotwarp.persistence.compare import holds
@@ -221,6 +221,8 @@ class _Fetch:
         written = 0
         try:
             for blob, data in decoded(self._store, pack_key(pack.run, pack.id), read, self._manifest.blobs):
+                if isinstance(data, UnsupportedFormat):
+                    raise data
                 if isinstance(data, CorruptObject):
                     raise self._damaged(data.message, (blob,)) from data
                 written += self._place(tree, blob, data)
