@@ -22,6 +22,7 @@ _LOCAL = struct.Struct("<4s5H3L2H")
 _SMALL = 64 * 1024
 _PIECE = 1024 * 1024
 _M16, _M32 = 0xFFFF, 0xFFFFFFFF
+_LIMITS = (_M16, _M16, _M32, _M32)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -66,11 +67,15 @@ def _directory(source: Source) -> tuple[int, int, int]:
                 break
     else:
         raise Unsound(f"{show(source.name)} is cut short: it has no end record")
-    if here != count:
-        raise _damaged(source, "it is one part of several")
     end = source.size - len(tail) + at
+    narrow = (here, count, length, start)
     count, length, start, end = _directory64(source, end) or (count, length, start, end)
-    if start + length != end:
+    # Where there are two end records the narrow one holds the same numbers, or all ones for "see the wide one".
+    agree = all(
+        value in (wide, limit)
+        for value, wide, limit in zip(narrow, (count, count, length, start), _LIMITS, strict=True)
+    )
+    if not agree or start + length != end:
         raise _damaged(source, "its end record does not fit the file")
     return count, start, length
 
