@@ -1,8 +1,8 @@
 """Deleting what is dead. Whether an object is dead is a function of the run's log alone and never turns back (P5).
 
-So a prune needs no lock, no entry and no clock, may come arbitrarily late or twice, and several may run at once. The grace
-is courtesy to running restores and is measured in the store's own time. Nothing under `log/` is ever deleted, and a root
-whose manifest cannot be read stops everything (I3).
+So a prune needs no lock, no entry and no clock, may come arbitrarily late or twice, and several may run at once. The
+grace is courtesy to running restores and is measured in the store's own time. Nothing under `log/` is ever deleted,
+and a root whose manifest cannot be read stops everything (I3).
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ class Evidence:
     """Forgotten snapshots of the current generation that still have a manifest: its id → the pack ids it names."""
 
 
-def dead(state: State, evidence: Evidence, packs: Iterable[str], manifests: Iterable[str]) -> tuple[list[str], list[str]]:
+def dead(
+    state: State, evidence: Evidence, packs: Iterable[str], manifests: Iterable[str]
+) -> tuple[list[str], list[str]]:
     """Which of the listed pack and manifest ids no legal continuation of the log can ever name. Pure (P5)."""
     current = state.generation + (1 if state.terminal else 0)
     lapsed = frozenset().union(*evidence.forgotten.values()) if evidence.forgotten else frozenset()
@@ -62,15 +64,26 @@ def dead(state: State, evidence: Evidence, packs: Iterable[str], manifests: Iter
 def prune(repository: Repository, log: RunLog, *, grace_s: float = GRACE_S) -> Pruned:
     """Delete what is dead in one run, unless it died less than `grace_s` (store time) ago.
 
-    Without the right to delete, or with a damaged root, nothing is deleted and the result says why.
+    Without the right to delete, with a damaged root, or in a log that this SpotWarp does not fully understand, nothing
+    is deleted and the result says why.
     """
-    store, run, done = repository.store, log.run, Pruned()
     head = log.head()
-    try:
-        roots = _root_manifests(repository, log, head.state)
-    except CorruptObject as error:
-        done.skipped = f"a retained snapshot is damaged, so nothing is deleted: {error}"
-        return done
+    while True:
+        try:
+            if head.readonly:
+                return Pruned(skipped=f"nothing is deleted: {head.readonly}")
+            return _prune_at(repository, log, head, grace_s)
+        except CorruptObject as error:
+            newer = log.head()
+            if newer.n == head.n:
+                return Pruned(skipped=f"a retained snapshot is damaged, so nothing is deleted: {error}")
+            head = newer  # forgotten meanwhile, and another prune was faster: start over
+
+
+def _prune_at(repository: Repository, log: RunLog, head: Head, grace_s: float) -> Pruned:
+    """Prune by the prefix that ends at `head`. Raises `CorruptObject` on a damaged root, before it deletes."""
+    store, run, done = repository.store, log.run, Pruned()
+    roots = _root_manifests(repository, log, head.state)
     listed_packs = {m.key.rpartition("/")[2]: m for m in store.list(layout.packs_prefix(run))}
     listed_manifests = {m.key.rpartition("/")[2]: m for m in store.list(layout.manifests_prefix(run))}
     evidence = Evidence(
@@ -79,7 +92,9 @@ def prune(repository: Repository, log: RunLog, *, grace_s: float = GRACE_S) -> P
         forgotten=_forgotten(repository, log, head, set(listed_manifests) - set(roots)),
     )
     packs, manifests = dead(head.state, evidence, listed_packs, listed_manifests)
-    spared_packs, spared_manifests = _in_grace(repository, log, head, grace_s, [m.modified for m in listed_packs.values()])
+    spared_packs, spared_manifests = _in_grace(
+        repository, log, head, grace_s, [m.modified for m in listed_packs.values()]
+    )
     done.kept_for_grace = len(spared_packs & set(packs)) + len(spared_manifests & set(manifests))
     try:
         for pack in packs:

@@ -1,4 +1,4 @@
-"""The final order as types: uploaded → committed → verified → sealed. Each step takes the receipt of the one before (I6).
+"""The final order as types: uploaded → committed → verified → sealed. Each step takes the receipt before it (I6).
 
 `commit` is the only place that appends a snapshot entry, `verify` the only one that makes a `Verified`, and nothing can
 seal or complete a run without one.
@@ -7,22 +7,68 @@ seal or complete a run without one.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
+
+from msgspec.structs import replace
 
 from spotwarp.clock import Clock
 from spotwarp.errors import CorruptObject, ObjectMissing, ReadBackFailed, SnapshotMissing
 from spotwarp.persistence import layout
-from spotwarp.persistence.backup import Uploaded
-from spotwarp.persistence.manifest import CheckpointFact, Manifest, address
+from spotwarp.persistence.manifest import CheckpointFact, Manifest, PackRef, address
 from spotwarp.persistence.pack import read_trailer
 from spotwarp.persistence.repository import retained_snapshots
 from spotwarp.persistence.retention import Retention, forgets
 from spotwarp.persistence.runlog.entry import Complete, Phase, PhaseName, Snapshot, decode
-from spotwarp.persistence.runlog.log import Head, RunLog
+from spotwarp.persistence.runlog.log import Head, RunLog, Stands
 from spotwarp.persistence.store.api import Store
 
 
 class BaseForgotten(SnapshotMissing):
     """The snapshot whose data this one reuses is no root any more (P3): upload again without it."""
+
+
+class Upload(Protocol):
+    """What `backup` hands over: packs and a manifest, every one of them acknowledged by the store (I1)."""
+
+    @property
+    def manifest_id(self) -> str:
+        """Of the manifest object."""
+        ...
+
+    @property
+    def address(self) -> str:
+        """The hash of the manifest object."""
+        ...
+
+    @property
+    def manifest(self) -> Manifest:
+        """What it says."""
+        ...
+
+    @property
+    def new_packs(self) -> tuple[PackRef, ...]:
+        """The packs uploaded for it; all others are named by its base."""
+        ...
+
+    @property
+    def files(self) -> int:
+        """In the snapshot."""
+        ...
+
+    @property
+    def bytes(self) -> int:
+        """In the snapshot."""
+        ...
+
+    @property
+    def read_bytes(self) -> int:
+        """Read from the workspace for it."""
+        ...
+
+    @property
+    def stored_bytes(self) -> int:
+        """Uploaded for it."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +84,7 @@ class Committed:
     """Receipt: the snapshot entry stands in the log, and every object it names was acknowledged."""
 
     entry: Snapshot
-    uploaded: Uploaded
+    uploaded: Upload
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +97,7 @@ class Verified:
 
 def commit(
     log: RunLog,
-    uploaded: Uploaded,
+    uploaded: Upload,
     base: Base,
     *,
     generation: int,
@@ -61,10 +107,13 @@ def commit(
 ) -> Committed:
     """Append the snapshot entry: the one commit point (I1).
 
-    Raises `Fenced`, `RunEnded`, `StoreUnavailable`, and `BaseForgotten` when a legal commit needs a fresh upload.
+    Raises `Fenced`, `RunEnded`, `BaseForgotten` when a legal commit needs a fresh upload, and `StoreUnavailable`: after
+    that the same call finds an entry that landed all the same. (Without this a second entry would name packs that the
+    first may have lost again to a `forget`: P3, an upload is its own until first named.)
     """
 
     def decide(head: Head) -> Snapshot:
+        _find_own(log, head, uploaded)
         if base.number and base.number not in head.state.roots:
             raise BaseForgotten(f"snapshot {base.number} was forgotten meanwhile")
         best = best_checkpoint(uploaded.manifest.checkpoints)
@@ -89,9 +138,15 @@ def commit(
     return Committed(log.append(decide), uploaded)
 
 
-def _forgetting(entry: Snapshot, log: RunLog, head: Head, retention: Retention) -> Snapshot:
-    from msgspec.structs import replace
+def _find_own(log: RunLog, head: Head, uploaded: Upload) -> None:
+    last = log.read(head.state.snapshot) if head.state.snapshot else None
+    if isinstance(last, Snapshot) and last.manifest == uploaded.manifest_id:
+        if last.n not in head.state.roots:
+            raise BaseForgotten(f"snapshot {last.n} was committed and forgotten meanwhile")
+        raise Stands(last)
 
+
+def _forgetting(entry: Snapshot, log: RunLog, head: Head, retention: Retention) -> Snapshot:
     return replace(entry, forgets=forgets(retained_snapshots(log, head.state), entry, retention))
 
 
@@ -113,8 +168,9 @@ def printable(path: bytes) -> str:
 def verify(store: Store, run: str, committed: Committed, *, thorough: bool) -> Verified:
     """Read the snapshot back from the store, past every cache.
 
-    Always: the log slot, the manifest's bytes, the trailer of each pack uploaded for it. `thorough` (the final snapshot): also that
-    every pack it names is there with its exact size. Raises `ReadBackFailed` naming the packs not to be trusted again.
+    Always: the log slot, the manifest's bytes, the trailer of each pack uploaded for it. `thorough` (the final
+    snapshot): also that every pack it names is there with its exact size. Raises `ReadBackFailed` naming the packs not
+    to be trusted again.
     """
     entry = committed.entry
     key = layout.log_key(run, entry.n)
@@ -149,26 +205,40 @@ def _trailer_whole(store: Store, run: str, pack: str, size: int) -> bool:
 
 
 def seal(log: RunLog, verified: Verified, *, phase: PhaseName, exit_code: int | None, reason: str) -> Phase:
-    """Seal the generation as `preempted` or `stopped`: its last entry, written with the child dead (R12)."""
-    return log.append(
-        lambda head: Phase(
+    """Seal the generation as `preempted` or `stopped`: its last entry, written with the child dead (R12).
+
+    The log refuses it when the verified snapshot is not the last. Called again after `StoreUnavailable` it finds a seal
+    that landed all the same.
+    """
+
+    def decide(head: Head) -> Phase:
+        if head.state.seal == phase:
+            _find_last(log, head, Phase, verified)
+        return Phase(
             generation=verified.entry.generation,
             phase=phase,
-            snapshot=_last(head, verified),
+            snapshot=verified.entry.n,
             exit=exit_code,
             reason=reason,
         )
-    )
+
+    return log.append(decide)
 
 
 def complete(log: RunLog, verified: Verified, *, exit_code: int = 0) -> Complete:
-    """Close the run for good (R13)."""
-    return log.append(
-        lambda head: Complete(generation=verified.entry.generation, snapshot=_last(head, verified), exit=exit_code)
-    )
+    """Close the run for good (R13); otherwise as `seal`."""
+
+    def decide(head: Head) -> Complete:
+        if head.state.terminal == "complete":
+            _find_last(log, head, Complete, verified)
+        return Complete(generation=verified.entry.generation, snapshot=verified.entry.n, exit=exit_code)
+
+    return log.append(decide)
 
 
-def _last(head: Head, verified: Verified) -> int:
-    """The snapshot to seal with; one that is no longer the last is refused by the log's rules."""
-    del head
-    return verified.entry.n
+def _find_last(log: RunLog, head: Head, kind: type[Phase] | type[Complete], verified: Verified) -> None:
+    """Raise `Stands` when the entry that closed the generation is this life's own; only bookkeeping lies above it."""
+    for n in range(head.n, verified.entry.n, -1):
+        entry = log.read(n)
+        if isinstance(entry, kind) and entry.by == log.life and entry.generation == verified.entry.generation:
+            raise Stands(entry)

@@ -14,6 +14,8 @@ from spotwarp.persistence.envelope import FORMAT_VERSION, Kind, seal, unseal
 from spotwarp.persistence.store.api import Store
 
 SEGMENT_S = 60.0
+MOST_SAMPLES = 600
+"""Kept while the store cannot be reached; the oldest go first."""
 
 
 class Sample(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -50,12 +52,15 @@ class TelemetryWriter:
         self._clock = clock
         self._next = 0
         self._samples: list[Sample] = []
+        self._sent = 0
+        """How many of the samples went with a try that was not answered."""
         self._since = clock.monotonic()
 
     def add(self, sample: Sample) -> None:
         """Take in a sample; writes at most once a minute. Store trouble keeps the samples for the next try."""
         self._samples.append(sample)
-        del self._samples[:-600]
+        excess = max(0, len(self._samples) - MOST_SAMPLES)
+        del self._samples[self._sent : self._sent + excess]  # a segment under way stays as it was sent
         if self._clock.monotonic() - self._since >= SEGMENT_S:
             self.flush()
 
@@ -63,7 +68,9 @@ class TelemetryWriter:
         """Write what was collected. Never raises: telemetry must not disturb training."""
         if not self._samples:
             return
-        segment = Segment(FORMAT_VERSION, self._generation, tuple(self._samples))
+        self._since = self._clock.monotonic()
+        count = self._sent or len(self._samples)  # the same segment again: an earlier try may have landed
+        segment = Segment(FORMAT_VERSION, self._generation, tuple(self._samples[:count]))
         try:
             self._store.put_new(
                 layout.telemetry_key(self._run, self._generation, self._next),
@@ -72,10 +79,11 @@ class TelemetryWriter:
         except AlreadyExists:
             pass  # our own earlier try, whose reply was lost
         except SpotWarpError:
+            self._sent = count
             return
         self._next += 1
-        self._samples.clear()
-        self._since = self._clock.monotonic()
+        self._sent = 0
+        del self._samples[:count]
 
 
 def read_all(store: Store, run: str) -> list[Segment]:

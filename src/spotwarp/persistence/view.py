@@ -71,7 +71,7 @@ def view(
         holder=f"{claim.host or claim.machine} (process {claim.pid})" if claim and live else "",
         since=claim.wall if claim else "",
         beat_age_s=beat_age,
-        exit=_exit(entries),
+        exit=None if live else _exit(entries),
         at_risk_s=_at_risk(facts, beat_age) if live else 0.0,
         at_risk_bytes=_int(facts.get("at_risk_bytes")) if live else 0,
         last_snapshot=last.n if last else None,

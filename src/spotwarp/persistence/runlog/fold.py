@@ -1,13 +1,14 @@
 """What a log means: a pure fold over its entries, and which entry is legal where.
 
-`refusal` is the one rule book: the writer asks it before it appends, the reader before it believes (R5), so an entry of a
-zombie, a broken writer or an older version is void rather than believed. No I/O, no clock. Keeps I4, I6, I7 and the
-retention half of I3.
+`refusal` is the one rule book: the writer asks it before it appends, the reader before it believes (R5), so an entry
+of a zombie, a broken writer or an older version is void rather than believed. No I/O, no clock. Keeps I4, I6, I7 and
+the retention half of I3.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
@@ -30,13 +31,16 @@ from spotwarp.persistence.runlog.entry import (
     Pin,
     Published,
     Released,
-    RentIntent,
     Rented,
+    RentIntent,
     Snapshot,
     State,
     Unknown,
     Unpin,
 )
+
+MachineEntry: TypeAlias = RentIntent | Rented | Released | Fence | Discarded
+LineageEntry: TypeAlias = Forget | Pin | Unpin | Fork | Detach | Aborted
 
 MAX_OPEN_MACHINES = 16
 """Keeps an entry, state included, small: a race wider than this is a mistake."""
@@ -58,35 +62,11 @@ def refusal(state: State, entry: Entry) -> Refusal | None:
             return _refuse_claim(state, entry)
         case Snapshot() | Phase() | Published() | Complete() | Failed():
             return _refuse_holder(state, entry)
-        case Fork() | Aborted():
-            return Refusal(f"{entry.__struct_config__.tag} is only ever the first entry") if entry.n != 1 else None
-        case RentIntent():
-            if state.terminal:
-                return Refusal(f"the run is {state.terminal}", ended=True)
-            if len(state.intents) >= MAX_OPEN_MACHINES:
-                return Refusal(f"{MAX_OPEN_MACHINES} machines are already open")
-        case Fence():
-            if permit(state, entry.machine) is None:
-                return Refusal(f"nothing permits ending machine {entry.machine}")
-        case Forget():
-            if not set(entry.snapshots) <= set(state.retained):
-                return Refusal("a snapshot to forget is not retained")
-        case Pin():
-            if entry.snapshot not in state.roots or entry.child in state.pins:
-                return Refusal(f"snapshot {entry.snapshot} cannot be pinned")
-        case Unpin():
-            if entry.child not in state.pins:
-                return Refusal(f"no pin of {entry.child}")
-        case Detach():
-            if state.fork is None or state.detached:
-                return Refusal("nothing to detach from")
-        case Rented() | Released() | Discarded():
-            return None
-        case Unknown():
-            return Refusal("an entry of a newer SpotWarp")
-        case _:
-            return Refusal("not an entry of a log")
-    return None
+        case RentIntent() | Rented() | Released() | Fence() | Discarded():
+            return _refuse_machine(state, entry)
+        case Forget() | Pin() | Unpin() | Fork() | Detach() | Aborted():
+            return _refuse_lineage(state, entry)
+    return Refusal("an entry of a newer SpotWarp")
 
 
 def _refuse_claim(state: State, entry: Claim) -> Refusal | None:
@@ -117,6 +97,32 @@ def _refuse_holder(state: State, entry: HolderEntry) -> Refusal | None:
         return None
     if state.snapshot_generation != entry.generation or entry.snapshot != state.snapshot:
         return Refusal("no final snapshot of this generation comes before it")
+    return None
+
+
+def _refuse_machine(state: State, entry: MachineEntry) -> Refusal | None:
+    match entry:
+        case RentIntent() if state.terminal:
+            return Refusal(f"the run is {state.terminal}", ended=True)
+        case RentIntent() if len(state.intents) >= MAX_OPEN_MACHINES:
+            return Refusal(f"{MAX_OPEN_MACHINES} machines are already open")
+        case Fence() if permit(state, entry.machine) is None:
+            return Refusal(f"nothing permits ending machine {entry.machine}")
+    return None
+
+
+def _refuse_lineage(state: State, entry: LineageEntry) -> Refusal | None:
+    match entry:
+        case Forget() if not set(entry.snapshots) <= set(state.retained):
+            return Refusal("a snapshot to forget is not retained")
+        case Pin() if entry.snapshot not in state.roots or entry.child in state.pins:
+            return Refusal(f"snapshot {entry.snapshot} cannot be pinned")
+        case Unpin() if entry.child not in state.pins:
+            return Refusal(f"no pin of {entry.child}")
+        case Detach() if state.fork is None or state.detached:
+            return Refusal("nothing to detach from")
+        case Fork() | Aborted() if entry.n != 1:
+            return Refusal(f"{entry.__struct_config__.tag} is only ever the first entry")
     return None
 
 
@@ -156,27 +162,44 @@ def apply(state: State, entry: AnyEntry | Unknown) -> State:
         return state
     match entry:
         case Claim():
-            return replace(
-                state,
-                generation=entry.generation,
-                claim=entry.n,
-                life=entry.by,
-                machine=entry.machine,
-                seal="",
-                notice=None,
-                claimed={**state.claimed, entry.machine: entry.generation},
-                discarded=_others(state.discarded, entry.machine),
-            )
+            return _after_claim(state, entry)
         case Snapshot():
             return _after_snapshot(state, entry)
         case Phase():
-            if entry.phase in SEALS:
-                return replace(state, seal=entry.phase)
-            if entry.phase == "notice" and entry.seconds is not None:
-                return replace(state, notice=(entry.n, entry.seconds))
-            return state
+            return _after_phase(state, entry)
         case Complete() | Failed() | Aborted():
             return replace(state, terminal=str(entry.__struct_config__.tag))
+        case RentIntent() | Rented() | Released() | Fence() | Discarded():
+            return _after_machine(state, entry)
+        case Forget() | Pin() | Unpin() | Fork() | Detach():
+            return _after_lineage(state, entry)
+    return state
+
+
+def _after_claim(state: State, entry: Claim) -> State:
+    return replace(
+        state,
+        generation=entry.generation,
+        claim=entry.n,
+        life=entry.by,
+        machine=entry.machine,
+        seal="",
+        notice=None,
+        claimed={**state.claimed, entry.machine: entry.generation},
+        discarded=_others(state.discarded, entry.machine),
+    )
+
+
+def _after_phase(state: State, entry: Phase) -> State:
+    if entry.phase in SEALS:
+        return replace(state, seal=entry.phase)
+    if entry.phase == "notice" and entry.seconds is not None:
+        return replace(state, notice=(entry.n, entry.seconds))
+    return state
+
+
+def _after_lineage(state: State, entry: Forget | Pin | Unpin | Fork | Detach) -> State:
+    match entry:
         case Forget():
             return replace(state, retained=_without(state.retained, entry.snapshots))
         case Pin():
@@ -185,12 +208,7 @@ def apply(state: State, entry: AnyEntry | Unknown) -> State:
             return replace(state, pins={k: v for k, v in state.pins.items() if k != entry.child})
         case Fork():
             return replace(state, fork=(entry.parent, entry.snapshot))
-        case Detach():
-            return replace(state, detached=True)
-        case RentIntent() | Rented() | Released() | Fence() | Discarded():
-            return _after_machine(state, entry)
-        case _:
-            return state
+    return replace(state, detached=True)
 
 
 def _after_snapshot(state: State, entry: Snapshot) -> State:
@@ -203,7 +221,7 @@ def _after_snapshot(state: State, entry: Snapshot) -> State:
     )
 
 
-def _after_machine(state: State, entry: RentIntent | Rented | Released | Fence | Discarded) -> State:
+def _after_machine(state: State, entry: MachineEntry) -> State:
     match entry:
         case RentIntent():
             return replace(state, intents=(*_others(state.intents, entry.intent), entry.intent))

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
+from msgspec.structs import replace
 
 from spotwarp.clock import Clock
 from spotwarp.errors import CorruptObject, LeaseHeld, ObjectMissing, SpotWarpError
@@ -19,7 +20,7 @@ from spotwarp.persistence import layout
 from spotwarp.persistence.envelope import FORMAT_VERSION, Kind, seal, unseal
 from spotwarp.persistence.runlog.entry import Claim, State
 from spotwarp.persistence.runlog.fold import Refusal, lost_run
-from spotwarp.persistence.runlog.log import Head, RunLog, refused_error
+from spotwarp.persistence.runlog.log import Head, RunLog, Stands, refused_error
 from spotwarp.persistence.store.api import Store
 
 
@@ -51,18 +52,32 @@ class BeatWatch:
     def __init__(self, lease_s: float) -> None:
         self._lease_s = lease_s
         self._value: tuple[str, int] | None = None
+        self._seen: tuple[str, int] | None = None
         self._since: float | None = None
         self.moved = False
         """The beat was seen to change: its owner is alive."""
 
     def observe(self, beat: Beat | None, *, asked_at: float, answered_at: float) -> bool:
-        """Take in a read that was asked for and answered at these monotonic times. True: the beat is stale."""
+        """Take in a read that was asked for and answered at these monotonic times. True: the beat is stale.
+
+        A beat that cannot be seen is a value like any other: it must stay away for the whole lease, and proves no life.
+        """
         value = (beat.life, beat.count) if beat else None
-        if self._since is None or value != self._value:
-            self.moved = self._since is not None
-            self._value, self._since = value, answered_at
-            return False
-        return asked_at - self._since >= self._lease_s
+        if self._since is not None and value == self._value:
+            return asked_at - self._since >= self._lease_s
+        if value is not None:
+            self.moved = self._since is not None and value != self._seen
+            self._seen = value
+        self._value, self._since = value, answered_at
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """This life may claim over generation `over`; `cause` is why (R7)."""
+
+    over: int
+    cause: str
 
 
 def wait_for_turn(
@@ -73,8 +88,8 @@ def wait_for_turn(
     clock: Clock,
     takeover: bool = False,
     say: Callable[[str], None] = lambda _: None,
-) -> str:
-    """Return as soon as this life may claim the run (R7); the answer is the claim's `cause`.
+) -> Turn:
+    """Return as soon as this life may claim the run (R7). The caller beats already: no claim is born stale.
 
     Raises `LeaseHeld` when another life holds it and is seen to be alive, `RunEnded` when the run is closed.
     `takeover` claims over a silent or living holder alike: the user's word.
@@ -87,20 +102,23 @@ def wait_for_turn(
         state = head.state
         cause = _free_cause(log.run, state, takeover)
         if cause:
-            return cause
+            return Turn(state.generation, cause)
         if watch is None or watched != state.life:
             claim = log.read(state.claim)
             theirs = claim.lease_s if isinstance(claim, Claim) else lease_s
             watch, watched = BeatWatch(max(lease_s, theirs)), state.life
-            say(f"generation {state.generation} {holder(log, state)} holds the run; waiting for its heartbeat to stand still for {max(lease_s, theirs):g} s")
+            say(
+                f"generation {state.generation} {holder(log, state)} holds the run; "
+                f"waiting for its heartbeat to stand still for {max(lease_s, theirs):g} s"
+            )
         now = clock.monotonic()
         if state.notice != notice:
             notice, noticed_at = state.notice, now
         if notice is not None and now - noticed_at >= notice[1]:
-            return f"deadline@{notice[0]}"
+            return Turn(state.generation, f"deadline@{notice[0]}")
         beat = read_beat(store, log.run, state.life)
         if watch.observe(beat, asked_at=now, answered_at=clock.monotonic()):
-            return "stale beat"
+            return Turn(state.generation, "stale beat")
         if watch.moved and notice is None:
             raise LeaseHeld(
                 f"run {log.run!r} is held by {holder(log, state)} and it is alive; left alone",
@@ -117,6 +135,26 @@ def _free_cause(run: str, state: State, takeover: bool) -> str:
     if state.seal:
         return f"sealed@{state.generation}"
     return "takeover" if takeover else ""
+
+
+def claim(log: RunLog, turn: Turn, draft: Claim) -> Claim:
+    """Claim the run; `draft` says who and what, the rest is filled in. Its `base` is where this life must start (R10).
+
+    Raises `LeaseHeld` when another took the turn meanwhile (wait again: that life may be alive), `RunEnded`, `Fenced`,
+    and `StoreUnavailable`; after that the same call finds a claim that was made all the same.
+    """
+
+    def decide(head: Head) -> Claim:
+        state = head.state
+        if state.life == log.life and state.generation > turn.over:
+            raise Stands(log.read(state.claim))
+        if state.generation > turn.over and not state.terminal:
+            raise LeaseHeld(
+                f"run {log.run!r} was taken first by {holder(log, state)}", hint="Wait for it, or leave the run to it."
+            )
+        return replace(draft, generation=state.generation + 1, cause=turn.cause, base=state.snapshot)
+
+    return log.append(decide)
 
 
 def holder(log: RunLog, state: State) -> str:
@@ -138,8 +176,8 @@ class Holding:
 class Heart:
     """Beats every quarter of the lease in a thread of its own, and looks each time whether the run was lost.
 
-    `facts` is called for each beat; `on_lost` is called once, from the beating thread, when the log says that this life no longer
-    holds the run. Failing beats are counted, never raised: the store may come back.
+    `facts` is called for each beat; `on_lost` is called once, from the beating thread, when the log says that this life
+    no longer holds the run. Failing beats are counted, never raised: the store may come back.
     """
 
     def __init__(
@@ -170,7 +208,7 @@ class Heart:
 
         Raises `StoreError` when even the first beat cannot be written.
         """
-        self._beat()
+        self.beat()
         self._thread.start()
 
     def stop(self) -> None:
@@ -181,21 +219,26 @@ class Heart:
 
     def _run(self) -> None:
         while not self._clock.wait(self._stop, self._lease_s / 4):
-            try:
-                self._beat()
-                self.error = ""
-            except SpotWarpError as error:
-                self.error = str(error)
-            try:
-                lost = self._lost()
-            except SpotWarpError as error:
-                self.error = str(error)
-                continue
-            if lost is not None and not self._stop.is_set():
-                self._stop.set()
-                self._on_lost(lost)
+            self.tick()
 
-    def _beat(self) -> None:
+    def tick(self) -> None:
+        """One beat, then one look at the log: what the thread does every quarter of the lease. Never raises."""
+        try:
+            self.beat()
+            self.error = ""
+        except SpotWarpError as error:
+            self.error = str(error)
+        try:
+            lost = self.lost()
+        except SpotWarpError as error:
+            self.error = str(error)
+            return
+        if lost is not None and not self._stop.is_set():
+            self._stop.set()
+            self._on_lost(lost)
+
+    def beat(self) -> None:
+        """Write the next heartbeat. Raises `StoreError`."""
         self._count += 1
         phase, facts = self._facts()
         beat = Beat(
@@ -208,7 +251,8 @@ class Heart:
         )
         self._store.put(layout.beat_key(self._log.run, self._log.life), seal(Kind.BEAT, msgspec.json.encode(beat)))
 
-    def _lost(self) -> Refusal | None:
+    def lost(self) -> Refusal | None:
+        """Why the log says that this life has lost the run; None while it has it, or holds nothing yet."""
         holding = self.holding
         if holding is None:
             return None

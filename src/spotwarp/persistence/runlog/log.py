@@ -52,6 +52,14 @@ class Head:
     """Why nothing may be appended: an entry of a newer SpotWarp."""
 
 
+class Stands(Exception):
+    """Raised by a `decide`: what it would append is in the log already, by an earlier try that got no answer (R3)."""
+
+    def __init__(self, entry: Entry) -> None:
+        super().__init__(f"entry {entry.n}")
+        self.entry = entry
+
+
 class RunLog:
     """One run's log, as one process life sees it. Safe to use from several threads."""
 
@@ -108,7 +116,9 @@ class RunLog:
         """As `head`, but `RunMissing` when the run has no entry."""
         head = self.head()
         if not head.n:
-            raise RunMissing(f"there is no run {self.run!r} here", hint="`spotwarp runs` lists the runs of this repository.")
+            raise RunMissing(
+                f"there is no run {self.run!r} here", hint="`spotwarp runs` lists the runs of this repository."
+            )
         return head
 
     def _hinted(self) -> int:
@@ -173,16 +183,20 @@ class RunLog:
     def append(self, decide: Callable[[Head], E], *, budget_s: float = APPEND_BUDGET_S) -> E:
         """Append what `decide` makes of the head; it is called again after every collision, and may raise to refuse.
 
-        Returns the entry as it stands in the log. Raises `Fenced` or `RunEnded` when the log says so, `LeaseError` when
-        the entry is illegal there, `UnsupportedFormat` on a log with entries of a newer SpotWarp, and
-        `StoreUnavailable` after `budget_s` without a usable answer: then the entry may or may not stand, which the next
-        append finds out by reading.
+        `decide` raises `Stands` when it recognises its own earlier entry, which is then the result. Returns the entry
+        as it stands in the log. Raises `Fenced` or `RunEnded` when the log says so, `LeaseError` when the entry is
+        illegal there, `UnsupportedFormat` on a log with entries of a newer SpotWarp, and `StoreUnavailable` after
+        `budget_s` without a usable answer: then the entry may or may not stand, which the next append finds out by
+        reading.
         """
         deadline = self._clock.monotonic() + budget_s
         delay = 0.05
         while True:
             head = self.head()
-            entry = self._complete(head, decide(head))
+            try:
+                entry = self._complete(head, decide(head))
+            except Stands as found:
+                return cast(E, found.entry)
             if self._create(entry, deadline):
                 self._remember(entry.n, cast(AnyEntry, entry))
                 self._advance(Head(entry.n, apply(head.state, cast(AnyEntry, entry))))
@@ -194,7 +208,7 @@ class RunLog:
         if head.readonly:
             raise UnsupportedFormat(
                 f"run {self.run!r} cannot be written: {head.readonly}",
-                hint="Its snapshots can still be restored. Upgrade SpotWarp, or continue in another run (`--run NAME`).",
+                hint="Its snapshots can still be restored. Upgrade SpotWarp, or use another run (`--run NAME`).",
             )
         with self._lock:
             self._count += 1
@@ -261,7 +275,8 @@ def refused_error(run: str, reason: str, *, fenced: bool, ended: bool) -> LeaseE
     """The typed error for a refusal."""
     if fenced and not ended:
         return Fenced(
-            f"run {run!r} has moved on: {reason}", hint="This machine's later work is only here; `spotwarp status` shows who has the run."
+            f"run {run!r} has moved on: {reason}",
+            hint="This machine's later work is only here; `spotwarp status` shows who has the run.",
         )
     if ended:
         return RunEnded(f"run {run!r} is closed: {reason}", hint="Start another with `spotwarp init --run NAME`.")
