@@ -22,6 +22,8 @@ from spotwarp.clock import Clock
 
 DEADLINE_S = 60.0
 POLL_S = 0.002
+DRAIN_S = 2.0
+"""How long the last lines may take; what outlived the program may hold its output open for ever."""
 MARK = "DEMO_MACHINE"
 """The environment variable by which a machine's processes are known, wherever they went."""
 
@@ -125,7 +127,7 @@ class Machine:
         except subprocess.TimeoutExpired as error:
             raise StageFailed(f"{self.name} did not end within {seconds:.0f} s: {self.last_words()}") from error
         if self._reader is not None:
-            self._reader.join(seconds)
+            self._reader.join(DRAIN_S)
         return code
 
     def notify(self) -> None:
@@ -172,9 +174,10 @@ class Machine:
 
     def kill(self) -> None:
         """SIGKILL to all of the tree, frozen first so that none can escape or tidy up."""
-        processes = self.freeze()
-        for process in processes:
+        for process in self.freeze():
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         self._started.wait(DEADLINE_S)
-        psutil.wait_procs(processes, DEADLINE_S)
+        end = self.clock.monotonic() + DEADLINE_S
+        while self.tree() and self.clock.monotonic() < end:  # SIGKILL is certain but not immediate
+            self.clock.sleep(POLL_S)

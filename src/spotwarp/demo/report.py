@@ -6,6 +6,7 @@ except the one verdict drawn from the facts.
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import asdict, dataclass
 from typing import Any, TextIO
@@ -27,8 +28,8 @@ class Preemption:
 class DemoReport:
     """The demo's result. Digests are SHA-256 of the final weights, sizes bytes.
 
-    `zombie_commits` counts snapshots of a superseded machine that were accepted; `failures` says in words which
-    expectation a stage did not meet.
+    `zombie_commits` counts log entries that a superseded machine added after its successor's claim; `failures` says in
+    words which expectations were not met.
     """
 
     digest_uninterrupted: str
@@ -61,16 +62,19 @@ class DemoReport:
         return f"NOT bit-identical: interrupted {interrupted}, uninterrupted {uninterrupted}"
 
 
-def render(report: DemoReport, file: TextIO | None = None) -> None:
-    """Write the report for a person: a table on a terminal, plain lines elsewhere; the verdict last."""
+def render(report: DemoReport, *, as_json: bool = False, file: TextIO | None = None) -> None:
+    """Write the report: a table on a terminal, plain lines elsewhere, the verdict last; or all of it as JSON."""
     out = file or sys.stdout
+    if as_json:
+        print(json.dumps(report.to_json(), indent=2), file=out)
+        return
     rows = [
         (entry.kind, str(entry.lost_steps), f"{entry.lost_s:.1f} s", f"{entry.resume_s:.1f} s")
         for entry in report.preemptions
     ]
     facts = [
         f"read {report.bytes_read / 1e6:.1f} MB, stored {report.bytes_stored / 1e6:.1f} MB, "
-        f"accepted from a superseded machine: {report.zombie_commits} snapshots",
+        f"added by a superseded machine: {report.zombie_commits} entries",
         *(f"failed: {failure}" for failure in report.failures),
     ]
     if out.isatty():

@@ -1,7 +1,7 @@
 """The demo's main job: one training, four machines lost in four ways, the same weights in the end.
 
-Owns the order of events and what each of them must lead to. Uses SpotWarp as a user would, by its command line only;
-a directory is the object store and other directories are the machines. Every wait is for a condition, up to a
+Owns the order of events and what each of them must lead to. Uses SpotWarp as a user would, by its command line; a
+directory is the object store and other directories are the machines. Every wait is for a condition, up to a
 deadline. Must never touch anything outside its root, or a process that it did not start.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import shlex
 import subprocess
@@ -17,12 +16,15 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from spotwarp.clock import Clock, SystemClock
+from spotwarp.demo.evidence import Evidence, gather
 from spotwarp.demo.machine import DEADLINE_S, Machine, StageFailed
 from spotwarp.demo.report import DemoReport, Preemption, render
+from spotwarp.errors import SpotWarpError, UsageError
 
 STEPS, SAVE_EVERY = 120, 10
 TRAINING = ("-m", "spotwarp.demo.trainer", "--out", "out", "--steps", str(STEPS), "--save-every", str(SAVE_EVERY))
@@ -76,16 +78,11 @@ class Stage:
             raise StageFailed(f"`spotwarp {arguments[0]}` exited with {done.returncode}: {words}")
         return done.stdout.decode()
 
-    def snapshots(self) -> list[dict[str, Any]]:
-        """All snapshots of the run as the user's own computer sees them, oldest first."""
-        listed = json.loads(self.call(self.root / "laptop", "snapshots", "--json"))["snapshots"]
-        return sorted(listed, key=lambda snapshot: int(snapshot["id"]))
-
     def expect(self, met: bool, failure: str) -> None:
         """Note `failure` unless `met`; the scenario goes on."""
         if not met:
             self.failures.append(failure)
-            self.tell(f"failed: {failure}")
+            self.tell(f"  failed: {failure}")
 
     def resumed(self, kind: str, lost: Machine, at: float, successor: Machine) -> None:
         """Wait until `successor` trains and note what the loss of `lost` at the moment `at` has cost."""
@@ -95,9 +92,11 @@ class Stage:
         done = [first, *(entry for entry in lost.steps if entry[0] <= at)]
         ended, reached = done[-1]
         before = next((moment for moment, number in done if number == step), first[0])
-        self.preemptions.append(Preemption(kind, reached - step, round(ended - before, 3), round(began - at, 3)))
-        entry = self.preemptions[-1]
-        self.tell(f"{kind}: {entry.lost_steps} steps lost, training again at step {step} after {entry.resume_s:.1f} s")
+        entry = Preemption(kind, reached - step, round(ended - before, 3), round(began - at, 3))
+        self.preemptions.append(entry)
+        self.tell(
+            f"  {successor.name} trains from step {step} after {entry.resume_s:.1f} s; {lost.name} was at {reached}"
+        )
         self.expect(first[1] <= step <= reached, f"{kind}: started at step {step} after reaching {reached}")
 
 
@@ -117,43 +116,39 @@ def run_demo(
     with contextlib.ExitStack() as stack:
         stage = Stage(program, root.resolve(), on_event or (lambda line: None), clock or SystemClock(), stack)
         digests = {"uninterrupted": "", "interrupted": ""}
-        zombie_commits = 0
-        snapshots: list[dict[str, Any]] = []
+        stage.bucket.mkdir(parents=True)
         try:
+            stage.tell(f"{STEPS} steps of training, once undisturbed, once on machines that are lost; about 40 seconds")
             reference = stage.machine("reference")
             reference.start([sys.executable, *TRAINING], environment())
-            laptop(stage)
             machine = notice(stage, stage.rent())
             machine = kill_in_save(stage, machine)
-            machine, zombie = freeze_and_take_over(stage, machine)
+            machine = freeze_and_take_over(stage, machine)
             machine = death_in_restore(stage, machine)
             digests["interrupted"] = finish(stage, machine)
             digests["uninterrupted"] = digest(reference)
-            snapshots = stage.snapshots()
-            zombie_commits = sum(map(zombie, snapshots))
         except StageFailed as error:
             stage.expect(False, str(error))
+    try:
+        evidence = gather(stage.bucket, stage.clock)
+    except SpotWarpError as error:
+        evidence = Evidence(0, 0)
+        stage.expect(False, f"the run log cannot be read: {error}")
     return DemoReport(
         digest_uninterrupted=digests["uninterrupted"],
         digest_interrupted=digests["interrupted"],
         preemptions=tuple(stage.preemptions),
-        zombie_commits=zombie_commits,
-        bytes_read=sum(int(snapshot.get("bytes_read", 0)) for snapshot in snapshots),
+        zombie_commits=evidence.zombie_commits,
+        bytes_read=evidence.read_bytes,
         bytes_stored=sum(file.stat().st_size for file in stage.bucket.rglob("*") if file.is_file()),
         failures=tuple(stage.failures),
     )
 
 
-def laptop(stage: Stage) -> None:
-    """The user's own computer, which only looks on."""
-    stage.bucket.mkdir()
-    (stage.root / "laptop").mkdir()
-    stage.call(stage.root / "laptop", "init", "--remote-path", str(stage.bucket))
-
-
 def notice(stage: Stage, machine: Machine) -> Machine:
     """The machine is told that it will go: nothing may be lost."""
     machine.until(reached(machine, SAVE_EVERY * 2 + 3), "training")
+    stage.tell(f"notice: {machine.name} is told that it will go")
     at = stage.clock.monotonic()
     machine.notify()
     code = machine.exit_code()
@@ -179,6 +174,7 @@ def kill_in_save(stage: Stage, machine: Machine) -> Machine:
         return any(int(entry.name.rsplit("-", 1)[1]) >= start + SAVE_EVERY for entry in torn)
 
     machine.freeze_when(half_written, "a half-written checkpoint", program=False)
+    stage.tell(f"kill in save: {machine.name} dies with half a checkpoint on its disk")
     with contextlib.suppress(StageFailed):  # refusing to store it is as good an answer as leaving it out
         stage.call(machine.directory, "sync")
     at = stage.clock.monotonic()
@@ -188,24 +184,20 @@ def kill_in_save(stage: Stage, machine: Machine) -> Machine:
     return successor
 
 
-def freeze_and_take_over(stage: Stage, machine: Machine) -> tuple[Machine, Callable[[dict[str, Any]], bool]]:
-    """The machine hangs, is given up, and wakes in the middle of its work while its successor trains.
-
-    Returns the successor and the test for a snapshot that the woken machine should not have been able to make.
-    """
+def freeze_and_take_over(stage: Stage, machine: Machine) -> Machine:
+    """The machine hangs, is given up, and wakes in the middle of its work while its successor trains."""
     machine.until(reached(machine, first_step(machine) + SAVE_EVERY + 6), "training")
     frozen = machine.freeze()
     at = stage.clock.monotonic()
-    known = stage.snapshots()
-    generation = max(int(snapshot["generation"]) for snapshot in known)
-    before = {snapshot["id"] for snapshot in known}
+    stage.tell(f"zombie: {machine.name} hangs")
     successor = stage.rent()
     stage.resumed("zombie", machine, at, successor)
     machine.thaw(frozen)
     code = machine.exit_code()
     stage.expect(code == FENCED, f"zombie: exit code {code}, not {FENCED}")
     stage.expect(not machine.tree(), "zombie: its trainer is still alive")
-    return successor, lambda entry: int(entry["generation"]) <= generation and entry["id"] not in before
+    stage.tell(f"  {machine.name} woke up in the middle of its work and ended with exit code {code}")
+    return successor
 
 
 def death_in_restore(stage: Stage, machine: Machine) -> Machine:
@@ -214,6 +206,7 @@ def death_in_restore(stage: Stage, machine: Machine) -> Machine:
     at = stage.clock.monotonic()
     machine.kill()
     unlucky = stage.rent()
+    stage.tell(f"death in restore: {machine.name} dies, and {unlucky.name} in the middle of its restore")
     state = unlucky.directory / ".spotwarp"
     unlucky.freeze_when(
         lambda: (state / "restoring").exists() or (state / "staging").exists(), "a restore that is under way"
@@ -255,15 +248,16 @@ def digest(machine: Machine) -> str:
 
 
 def demo_main(json: bool, keep: Path | None, program: Sequence[str] = (sys.executable, "-m", "spotwarp")) -> int:
-    """`spotwarp demo`: run the scenario, in `keep` when given; 0 when everything was as promised, else 1."""
-    from json import dumps
+    """`spotwarp demo`: run the scenario, in `keep` when given; 0 when everything was as promised, else 1.
 
+    Raises UsageError when `keep` is in use or numpy is missing.
+    """
+    if keep is not None and keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
+        raise UsageError(f"{keep} is not an empty directory.", hint="Name a directory that does not exist yet.")
+    if find_spec("numpy") is None:
+        raise UsageError("The demo trains with numpy, which is missing.", hint="pip install 'spotwarp[demo]'")
     with tempfile.TemporaryDirectory(prefix="spotwarp-demo-") as scratch:
-        root = keep or Path(scratch) / "demo"
-        tell = (lambda line: None) if json else (lambda line: print(line, flush=True))
-        report = run_demo(program=program, root=root, on_event=tell)
-    if json:
-        print(dumps(report.to_json(), indent=2))
-    else:
-        render(report)
+        tell = None if json else partial(print, flush=True)
+        report = run_demo(program=program, root=keep or Path(scratch) / "demo", on_event=tell)
+    render(report, as_json=json)
     return 0 if report.ok else 1
