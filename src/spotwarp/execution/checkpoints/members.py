@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -127,27 +127,33 @@ def opened(member: Member) -> Iterator[Source]:
 
 
 def _entries(workspace: bytes, path: bytes, *, deep: bool) -> Iterator[tuple[bytes, bytes, os.stat_result]]:
+    """Name, path and `lstat` of every file; what vanishes meanwhile is left out."""
     base = os.path.join(workspace, path)  # noqa: PTH118 - bytes: names need not be text
     pending = [(b"", 0)]
     count = 0
     while pending:
         here, depth = pending.pop()
-        try:
-            with os.scandir(os.path.join(base, here)) as entries:  # noqa: PTH118
-                listed = [(e.name, e.path, e.stat(follow_symlinks=False)) for e in entries]
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise Unsound("the directory vanished while it was read") from error
-        except OSError as error:
-            raise Unsound(f"the directory cannot be read: {error.strerror}") from error
-        for leaf, full, found in listed:
+        for leaf, full, found in _listed(os.path.join(base, here)):  # noqa: PTH118
             name = os.path.join(here, leaf)  # noqa: PTH118
             if not stat.S_ISDIR(found.st_mode):
                 count += 1
                 yield name, full, found
             elif deep:
                 pending.append((name, depth + 1))
-        if count > MAX_FILES or depth > MAX_DEPTH:
-            raise Unsound(f"more than {MAX_FILES} files or {MAX_DEPTH} levels: not a checkpoint")
+            if count + len(pending) > MAX_FILES or depth > MAX_DEPTH:
+                raise Unsound(f"it has more than {MAX_FILES} files or {MAX_DEPTH} levels of folders")
+
+
+def _listed(directory: bytes) -> Iterator[tuple[bytes, bytes, os.stat_result]]:
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):
+                    yield entry.name, entry.path, entry.stat(follow_symlinks=False)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise Unsound("the directory vanished while it was read") from error
+    except OSError as error:
+        raise Unsound(f"the directory cannot be read: {error.strerror}") from error
 
 
 def _linked(workspace: bytes, name: str, full: bytes) -> Member:
