@@ -1,14 +1,14 @@
 """Where contents lie: the blobs of the base snapshot and of the backup at hand, by content hash.
 
-A file's content is named by its *digests*: 16 bytes for each 4 MiB of it, one after the other, and 16 zero bytes for 4 MiB
-of nothing but zeros (a hole). A file below 256 KiB has one digest and lies in a bundle with others. Only blobs of the base
-and of this backup are ever known here (P1, P3): nothing is adopted from a listing or a cache.
+A file's content is named by its *digests*: 16 bytes for each 4 MiB of it, one after the other, and 16 zero bytes for
+4 MiB of nothing but zeros (a hole). A file below 256 KiB has one digest and lies in a bundle with others. Only blobs of
+the base and of this backup are ever known here (P1, P3): nothing is adopted from a listing or a cache.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from spotwarp.persistence.envelope import DIGEST_SIZE
@@ -127,3 +127,17 @@ def parts(digests: bytes) -> Iterator[bytes]:
 def _entry(entry: Scanned, digests: bytes, extents: tuple[Extent, ...]) -> Entry:
     bundled = digests if entry.kind == FILE and entry.size < SMALL else b""
     return Entry(entry.path, entry.kind, entry.mode, entry.mtime_ns, entry.size, extents, entry.target, bundled)
+
+
+def digests_of(entry: Entry, blobs: Sequence[Blob]) -> bytes | None:
+    """The digests of a file's content as a manifest has it, or None when its pieces do not lie on our grid."""
+    if entry.size < SMALL:
+        return entry.digest if entry.digest or entry.size else None
+    found = bytearray(-(-entry.size // CHUNK) * DIGEST_SIZE)
+    for extent in entry.extents:
+        blob = blobs[extent.blob]
+        if extent.offset % CHUNK or extent.inner or extent.length != blob.raw:
+            return None
+        at = extent.offset // CHUNK * DIGEST_SIZE
+        found[at : at + DIGEST_SIZE] = blob.digest
+    return bytes(found)

@@ -22,7 +22,7 @@ from spotwarp.persistence.manifest import DIRECTORY, FILE, SYMLINK, Skipped
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _VANISHED: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
-_OURS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+OURS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Failures of this process, not of a path: skipping on would silently drop half a workspace."""
 _OPEN: Final = 64
 """Directories kept open on the way down; deeper trees reopen their upper ones on the way back."""
@@ -60,6 +60,8 @@ class Scan(msgspec.Struct, frozen=True):
 
     entries: list[Scanned]
     skipped: list[Skipped]
+    unreadable: frozenset[bytes]
+    """Those of `skipped` that should have been read; the others are special files."""
     fs_time_ns: int
     """The file system's own clock just before the walk, or 0 when it could not be had."""
     root: tuple[int, int]
@@ -97,7 +99,7 @@ def scan(root: Path, excludes: ExcludeRule, *, on_progress: Callable[[int], None
         )
     walk.entries.sort(key=lambda entry: entry.path)
     walk.skipped.sort(key=lambda skipped: skipped.path)
-    return Scan(walk.entries, walk.skipped, fs_time_ns, (top.st_dev, top.st_ino))
+    return Scan(walk.entries, walk.skipped, frozenset(walk.unreadable), fs_time_ns, (top.st_dev, top.st_ino))
 
 
 class _Level:
@@ -115,6 +117,7 @@ class _Walk:
     def __init__(self, tree: Tree, excludes: ExcludeRule, on_progress: Callable[[int], None] | None) -> None:
         self.entries: list[Scanned] = []
         self.skipped: list[Skipped] = []
+        self.unreadable: list[bytes] = []
         self._tree = tree
         self._excluded = excludes.excluded
         self._on_progress = on_progress
@@ -190,10 +193,11 @@ class _Walk:
 
     def _note(self, path: bytes, error: OSError) -> None:
         """A path that could not be seen: gone is no news, unreadable is, and what is our own failure is raised."""
-        if error.errno in _OURS:
+        if error.errno in OURS:
             raise error
         if error.errno not in _VANISHED:
             self.skipped.append(Skipped(path, reason(error)))
+            self.unreadable.append(path)
 
 
 def scanned(path: bytes, status: os.stat_result, kind: int, target: bytes = b"") -> Scanned:
@@ -229,14 +233,18 @@ def _kind(mode: int) -> int | None:
 def _fs_time_ns(root: int) -> int:
     """Now, by the clock that stamps the workspace's files (a server's, on a network file system).
 
-    Taken from an unnamed file, which changes nothing that can be seen. 0 when the file system has no such thing: then
-    no file is ever taken as unchanged on the strength of its time stamps, which costs reading and nothing else.
+    Taken from an unnamed file, which changes nothing that can be seen; network file systems lack those and get a file
+    beneath `.spotwarp/`. 0 when neither can be made: then no file is ever taken as unchanged on the strength of its
+    time stamps, which costs reading and nothing else.
     """
-    try:
-        fd = os.open(b".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=root)
-    except OSError:
-        return 0
-    try:
-        return os.fstat(fd).st_mtime_ns
-    finally:
-        os.close(fd)
+    for name, flags in ((b".", os.O_TMPFILE), (b".spotwarp/clock", os.O_CREAT | os.O_NOFOLLOW)):
+        try:
+            fd = os.open(name, flags | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=root)
+        except OSError:
+            continue
+        try:
+            os.utime(fd)
+            return os.fstat(fd).st_mtime_ns
+        finally:
+            os.close(fd)
+    return 0

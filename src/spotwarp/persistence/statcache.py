@@ -1,8 +1,8 @@
 """What was read when: a file's status, and the hashes of the content it had then.
 
-A cache of one machine between two boots, kept in `.spotwarp/cache/stat`; losing it, or finding it damaged, costs reading
-and nothing else. It maps to content hashes only, never to places in the bucket, so a stale one cannot make a snapshot
-point at what is not there.
+A cache of one machine between two boots, kept in `.spotwarp/cache/stat`; losing it, or finding it damaged, costs
+reading and nothing else. It maps to content hashes only, never to places in the bucket, so a stale one cannot make a
+snapshot point at what is not there.
 """
 
 from __future__ import annotations

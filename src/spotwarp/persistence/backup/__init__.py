@@ -1,0 +1,192 @@
+"""A live directory becomes a snapshot's objects: packs first, each acknowledged, and the manifest last.
+
+    scan → judge the checkpoints → plan → read, hash, code, pack, put → look again at the checkpoints → put the manifest
+
+Puts packs and one manifest and nothing else; the snapshot begins to exist when the caller appends its entry to the run
+log. Reuses only what the base snapshot names and what this call put (P1, P3). Whatever fails, nothing is half recorded:
+what was put is garbage that no entry names, and the stat cache is as it was.
+"""
+
+from __future__ import annotations
+
+import builtins
+import os
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from spotwarp.clock import Clock, Rng
+from spotwarp.errors import WorkspaceFault
+from spotwarp.persistence import manifest as manifests
+from spotwarp.persistence.backup.outcome import broken, changed, demoted, equal, outcome, records
+from spotwarp.persistence.backup.packing import Uploads
+from spotwarp.persistence.backup.plan import plan
+from spotwarp.persistence.backup.progress import Meter, Progress
+from spotwarp.persistence.backup.reading import Found, Reading
+from spotwarp.persistence.beneath import Tree
+from spotwarp.persistence.envelope import FORMAT_VERSION
+from spotwarp.persistence.index import Index
+from spotwarp.persistence.layout import manifest_key, new_object_id
+from spotwarp.persistence.manifest import FILE, CheckpointFact, Manifest, PackRef, Skipped
+from spotwarp.persistence.pack import TARGET
+from spotwarp.persistence.parallel import default_workers
+from spotwarp.persistence.scan import ExcludeRule, Scan, Scanned, scan
+from spotwarp.persistence.statcache import StatCache
+from spotwarp.persistence.store.api import Store
+
+__all__ = ["BackupOptions", "Judge", "Progress", "Uploaded", "backup"]
+
+Judge = Callable[[Path, Sequence[Scanned]], Sequence[CheckpointFact]]
+"""Says what the checkpoints among the entries of a workspace are; see `execution.checkpoints`."""
+
+_MOST_BUFFERS: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class BackupOptions:
+    """How a backup uses the machine."""
+
+    workers: int = field(default_factory=default_workers)
+    """Threads that read, hash and code."""
+    uploads: int = 2
+    """Packs put at the same time."""
+    chunk_level: int = 1
+    bundle_level: int = 3
+    """zstd levels for chunks of big files and for bundles of small ones."""
+    pack_size: int = TARGET
+    """Bytes of a full pack."""
+
+    @property
+    def buffers(self) -> int:
+        """Packs in memory: one for each worker, and some under way, but rather five than more."""
+        return max(self.workers + 1, min(self.workers + self.uploads, _MOST_BUFFERS))
+
+
+@dataclass(frozen=True, slots=True)
+class Uploaded:
+    """What a backup put; all of it is acknowledged."""
+
+    manifest_id: str
+    """Empty when `unchanged`."""
+    address: str
+    """The manifest's bytes' hash, as the snapshot entry names it; empty when `unchanged`."""
+    manifest_size: int
+    manifest: Manifest
+    """The base when `unchanged`."""
+    files: int
+    bytes: int
+    """Files in the snapshot, and bytes in them."""
+    read_bytes: int
+    stored_bytes: int
+    """Bytes put: packs and manifest."""
+    new_packs: tuple[PackRef, ...]
+    """The packs of this backup that the manifest names."""
+    skipped: tuple[Skipped, ...]
+    """What is not in the snapshot, and why (also in the manifest)."""
+    vanished: tuple[builtins.bytes, ...]
+    """Files that were there at the scan and gone at the reading; no fault of anyone's."""
+    unstable: tuple[builtins.bytes, ...]
+    """Files that were written to while they were read: kept as read, and read again next time."""
+    changed_files: int
+    """Files that are not in the base with this size, time and hash."""
+    duration_s: float
+    unchanged: bool = False
+    """Nothing differs from the base (but the times of directories): nothing was put, nothing needs an entry."""
+
+
+def backup(
+    *,
+    store: Store,
+    run: str,
+    generation: int,
+    root: Path,
+    base: Manifest | None,
+    cache: StatCache,
+    excludes: ExcludeRule,
+    judge: Judge,
+    clock: Clock,
+    rng: Rng,
+    options: BackupOptions | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    cancel: threading.Event | None = None,
+) -> Uploaded:
+    """Put what a snapshot of `root` needs beyond `base`, which must be the run's last snapshot, or None.
+
+    `cache` is brought up to date on success only; the caller saves it. `progress` is called from several threads, one
+    at a time. Raises `WorkspaceFault`, the first `StoreError` of any put, `Interrupted` once `cancel` is set.
+    """
+    started = clock.monotonic()
+    options = options or BackupOptions()
+    seen = scan(root, excludes)
+    facts = tuple(judge(root, seen.entries))
+    index = Index(base)
+    work = plan(seen.entries, facts, cache, index)
+    meter = Meter(work.read_files, work.read_bytes, progress)
+    uploads = Uploads(store, index, rng, run=run, generation=generation, capacity=options.pack_size, cancel=cancel)
+    with _open(root, seen) as tree:
+        found = Found()
+        if work.jobs:
+            with uploads.open(buffers=options.buffers, slots=options.uploads):
+                reading = Reading(tree, index, uploads, meter, levels=(options.chunk_level, options.bundle_level))
+                found = reading.run(work, workers=options.workers, cancel=cancel)
+        facts = demoted(facts, broken(facts, seen, found, tree.lstat))
+    kept = list(outcome(seen.entries, work, found))
+    manifest = msgspec.structs.replace(
+        index.manifest(kept, version=FORMAT_VERSION, run=run, generation=generation),
+        checkpoints=facts,
+        skipped=tuple(sorted((*seen.skipped, *found.unreadable), key=lambda skip: skip.path)),
+    )
+    uploads.check()
+    unchanged = base is not None and equal(manifest, base)
+    put = _Put("", "", 0) if unchanged else _put_manifest(store, manifest, rng)
+    cache.replace(records(work, found, seen.fs_time_ns))
+    sizes = [entry.size for entry in manifest.entries if entry.kind == FILE]
+    return Uploaded(
+        manifest_id=put.id,
+        address=put.address,
+        manifest_size=put.size,
+        manifest=base if unchanged and base is not None else manifest,
+        files=len(sizes),
+        bytes=sum(sizes),
+        read_bytes=meter.bytes,
+        stored_bytes=uploads.stored_bytes + put.size,
+        new_packs=tuple(pack for pack in manifest.packs if pack in index.new_packs()),
+        skipped=manifest.skipped,
+        vanished=tuple(sorted(found.vanished)),
+        unstable=tuple(sorted(found.unstable)),
+        changed_files=changed(manifest, base),
+        duration_s=clock.monotonic() - started,
+        unchanged=unchanged,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Put:
+    id: str
+    address: str
+    size: int
+
+
+def _put_manifest(store: Store, manifest: Manifest, rng: Rng) -> _Put:
+    """Put the manifest under a name that is used once."""
+    data = manifests.encode(manifest)
+    name = new_object_id(manifest.generation, rng)
+    store.put(manifest_key(manifest.run, name), data)
+    return _Put(name, manifests.address(data), len(data))
+
+
+def _open(root: Path, seen: Scan) -> Tree:
+    """The workspace that was scanned; `WorkspaceFault` when another lies in its place."""
+    try:
+        tree = Tree(root)
+    except OSError as error:
+        raise WorkspaceFault(f"the workspace {root} cannot be read: {error.strerror}") from error
+    status = os.fstat(tree.directory(b""))
+    if (status.st_dev, status.st_ino) != seen.root:
+        tree.__exit__(None, None, None)
+        raise WorkspaceFault(f"the workspace {root} was replaced while it was being read")
+    return tree

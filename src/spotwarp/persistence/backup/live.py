@@ -1,0 +1,205 @@
+"""Reading a file that somebody may be writing.
+
+A pass reads the bytes between two looks at the status. When both agree, what was read is what the file was. When
+not, the file is read again, at most three times; a file that only grows is kept as the prefix of the size first seen,
+once two passes agree on it. After the last pass what was read is kept: its length and hashes are those of the bytes
+stored, whatever the file has become. Never opens by anything but a descriptor walk, and never follows a link.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from spotwarp.persistence.beneath import Tree
+from spotwarp.persistence.envelope import DIGEST_SIZE
+from spotwarp.persistence.index import CHUNK, SMALL
+from spotwarp.persistence.manifest import FILE
+from spotwarp.persistence.scan import Scanned, scanned
+
+PASSES: Final = 4
+"""One reading and three more."""
+SPAN: Final = 8
+"""Chunks of a big file that one worker reads in a row."""
+GONE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO})
+"""The path is no longer the file that the scan saw."""
+
+# A FIFO put in a file's place must not block the open.
+_FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK
+
+
+def open_file(tree: Tree, path: bytes) -> tuple[int, os.stat_result]:
+    """A descriptor of the regular file `path` and its status. Raises `OSError` (one of `GONE` when it is no file)."""
+    fd = tree.open(path, _FLAGS)
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.ENOENT, "is no longer a file")
+    except OSError:
+        os.close(fd)
+        raise
+    return fd, status
+
+
+def same(before: os.stat_result, after: os.stat_result) -> bool:
+    """Whether nobody wrote between two looks."""
+    return (before.st_mtime_ns, before.st_ctime_ns, before.st_size) == (
+        after.st_mtime_ns,
+        after.st_ctime_ns,
+        after.st_size,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SmallContent:
+    """A small file as it was read."""
+
+    entry: Scanned
+    data: bytes
+    stable: bool
+    """Whether nobody wrote meanwhile."""
+
+
+def read_small(tree: Tree, file: Scanned) -> SmallContent:
+    """The content of a file that the scan saw below `SMALL`. Raises `OSError`, one of `GONE` when it vanished."""
+    fd, before = open_file(tree, file.path)
+    try:
+        # What has outgrown a bundle meanwhile is kept as far as the scan saw it.
+        length = before.st_size if before.st_size < SMALL else file.size
+        previous: bytes | None = None
+        for _ in range(PASSES):
+            data = _pread(fd, length)
+            after = os.fstat(fd)
+            stable = same(before, after) and len(data) == length
+            if stable or (after.st_size >= before.st_size and data == previous):
+                break
+            previous, before, length = data, after, min(length, after.st_size)
+        return SmallContent(_entry(file.path, before, len(data)), data, stable)
+    finally:
+        os.close(fd)
+
+
+class BigContent:
+    """A big file while it is read, in spans, perhaps by several threads; owns its descriptor until `close`."""
+
+    def __init__(self, tree: Tree, file: Scanned) -> None:
+        """Raises `OSError`, one of `GONE` when the file vanished."""
+        self.path = file.path
+        self.fd, self._before = open_file(tree, file.path)
+        self.length = self._before.st_size
+        self.stable = False
+        self.error: OSError | None = None
+        """Why the file cannot be read, if it cannot."""
+        self._lock = threading.Lock()
+        self._previous: bytes | None = None
+        self._passes = 0
+        self._end = self._left = 0
+        self._start()
+
+    def close(self) -> None:
+        """Close the descriptor; more than once does no harm."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def took(self, chunk: int, digest: bytes, got: int, wanted: int) -> None:
+        """Chunk number `chunk` was read: `got` bytes of the `wanted`, with this digest (zeros: a hole)."""
+        at = chunk * DIGEST_SIZE
+        self._digests[at : at + DIGEST_SIZE] = digest
+        if got < wanted:
+            with self._lock:
+                self._end = min(self._end, chunk * CHUNK + got)
+
+    def span_done(self) -> bool:
+        """One of the first pass's `spans` was dealt with; True for the last of them."""
+        with self._lock:
+            self._left -= 1
+            return self._left == 0
+
+    def settled(self) -> bool:
+        """After a pass: whether what was read can be kept. If not, all `spans` must be read again."""
+        after = os.fstat(self.fd)
+        digests = bytes(self._digests)
+        self.stable = same(self._before, after) and self._end == self.length
+        self._passes += 1
+        grown = after.st_size >= self._before.st_size and digests == self._previous
+        if self.stable or grown or self._passes == PASSES:
+            return True
+        self._previous, self._before, self.length = digests, after, min(self.length, after.st_size)
+        self._start()
+        return False
+
+    def content(self) -> tuple[Scanned, bytes]:
+        """The entry and the digests of what was read and settled."""
+        size = min(self._end, self.length)
+        return _entry(self.path, self._before, size), bytes(self._digests[: -(-size // CHUNK) * DIGEST_SIZE])
+
+    def _start(self) -> None:
+        # All holes until a chunk says otherwise.
+        self._digests = bytearray(-(-self.length // CHUNK) * DIGEST_SIZE)
+        self._end = self.length
+        self.spans = _spans(self.fd, self.length)
+        self._left = len(self.spans)
+
+
+def pread_into(fd: int, view: memoryview, offset: int) -> int:
+    """Fill `view` from `offset` of `fd`; gives the bytes read, fewer only at the end of the file."""
+    done = 0
+    while done < view.nbytes:
+        with view[done:] as rest:
+            got = os.preadv(fd, [rest], offset + done)
+        if got == 0:
+            break
+        done += got
+    return done
+
+
+def _pread(fd: int, length: int) -> bytes:
+    data = os.pread(fd, length, 0)
+    while len(data) < length and (more := os.pread(fd, length - len(data), len(data))):
+        data += more
+    return data
+
+
+def _entry(path: bytes, status: os.stat_result, size: int) -> Scanned:
+    """The entry of what was read: the status before the reading, the size of what was read."""
+    entry = scanned(path, status, FILE)
+    if entry.size == size:
+        return entry
+    return Scanned(path, FILE, entry.mode, entry.mtime_ns, entry.ctime_ns, size, entry.ino, entry.dev, entry.blocks)
+
+
+def _spans(fd: int, length: int) -> list[range]:
+    """The chunks that hold data, in runs of at most `SPAN`; one empty run when there are none."""
+    spans: list[range] = []
+    for first, end in _data(fd, length):
+        if spans and spans[-1].stop == first and len(spans[-1]) + end - first <= SPAN:
+            spans[-1] = range(spans[-1].start, end)
+            continue
+        spans.extend(range(at, min(at + SPAN, end)) for at in range(first, end, SPAN))
+    return spans or [range(0)]
+
+
+def _data(fd: int, length: int) -> Iterator[tuple[int, int]]:
+    """Runs of chunk numbers with data in them, in order, without overlap."""
+    at = done = 0
+    while at < length:
+        try:
+            start = os.lseek(fd, at, os.SEEK_DATA)
+            hole = os.lseek(fd, start, os.SEEK_HOLE)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return  # nothing but a hole up to the end
+            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+                raise
+            start, hole = at, length  # the file system does not tell: all of it may be data
+        first, end = max(start // CHUNK, done), -(-min(hole, length) // CHUNK)
+        if first < end:
+            yield first, end
+            done = end
+        at = max(hole, end * CHUNK)

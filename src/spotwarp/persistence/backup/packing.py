@@ -1,0 +1,202 @@
+"""From contents to acknowledged packs, in bounded memory.
+
+There is a fixed number of pack buffers. A worker fills one, hands it to the upload threads, and waits for the next free
+one: when the store is slower than the disk, reading waits for it. The first failed upload ends everything. Nothing but
+packs is ever put here, each under a name of its own that is used once (P1).
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Final
+
+from spotwarp.clock import Rng
+from spotwarp.errors import Interrupted
+from spotwarp.persistence import codec
+from spotwarp.persistence.backup.live import pread_into
+from spotwarp.persistence.backup.plan import BUNDLE, REST
+from spotwarp.persistence.envelope import digest
+from spotwarp.persistence.index import HOLE, Index
+from spotwarp.persistence.layout import new_object_id, pack_key
+from spotwarp.persistence.pack import PackBuilder
+from spotwarp.persistence.store.api import Store
+
+_POLL_SECONDS: Final = 0.2
+"""How soon a worker that waits for a slow store sees that it shall stop."""
+
+
+class Uploads:
+    """The pack buffers and the threads that put full ones."""
+
+    def __init__(
+        self,
+        store: Store,
+        index: Index,
+        rng: Rng,
+        *,
+        run: str,
+        generation: int,
+        capacity: int,
+        cancel: threading.Event | None,
+    ) -> None:
+        self._store, self._index, self._rng = store, index, rng
+        self._run, self._generation = run, generation
+        self._capacity = capacity
+        self._cancel = cancel
+        self._failed = threading.Event()
+        self._futures: list[Future[None]] = []
+        self._free: queue.SimpleQueue[PackBuilder] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._pool: ThreadPoolExecutor
+        self.stored_bytes = 0
+
+    @contextmanager
+    def open(self, *, buffers: int, slots: int) -> Iterator[None]:
+        """While it lasts packs can be put. At its end those that wait are dropped, those under way waited for."""
+        for _ in range(buffers):
+            self._free.put(PackBuilder(self._capacity))
+        with ThreadPoolExecutor(slots, thread_name_prefix="spotwarp-put") as self._pool:
+            try:
+                yield
+            except BaseException:
+                self._failed.set()
+                self._pool.shutdown(wait=True, cancel_futures=True)
+                raise
+
+    def take(self) -> tuple[PackBuilder, int]:
+        """An empty pack and its number in the index, as soon as a buffer is free. Raises the first upload's error."""
+        while True:
+            self.check()
+            try:
+                builder = self._free.get(timeout=_POLL_SECONDS)
+            except queue.Empty:
+                continue
+            with self._lock:
+                return builder, self._index.new_pack(self._run, new_object_id(self._generation, self._rng))
+
+    def put(self, builder: PackBuilder, number: int) -> None:
+        """Have the full pack put; its buffer is free again afterwards."""
+        with self._lock:
+            self._futures.append(self._pool.submit(self._put, builder, number))
+
+    def check(self) -> None:
+        """Raise what ended the uploads, if something did: an upload's error, or `Interrupted`."""
+        if self._cancel is not None and self._cancel.is_set():
+            raise Interrupted("the backup was stopped before its snapshot was complete; nothing was recorded")
+        if self._failed.is_set():
+            self._raise()
+
+    def finish(self) -> None:
+        """Return when every pack is acknowledged; raise the first error otherwise."""
+        for future in list(self._futures):
+            future.result()
+
+    def _put(self, builder: PackBuilder, number: int) -> None:
+        if self._failed.is_set():
+            return  # another upload failed: this backup will not be
+        try:
+            with builder.seal() as data:
+                ref = self._index.sealed(number, data.nbytes)
+                self._store.put(pack_key(self._run, ref.id), data)
+        except BaseException:
+            self._failed.set()
+            raise
+        with self._lock:
+            self.stored_bytes += ref.size
+        builder.reset()
+        self._free.put(builder)
+
+    def _raise(self) -> None:
+        with self._lock:
+            futures = list(self._futures)
+        for future in futures:
+            if future.done() and not future.cancelled():
+                future.result()
+
+
+class Packer:
+    """One worker's pack in the making, and its bundle of small files. Not to be shared between threads."""
+
+    def __init__(self, uploads: Uploads, index: Index, *, chunk_level: int, bundle_level: int) -> None:
+        self._uploads, self._index = uploads, index
+        self._chunk_level, self._bundle_level = chunk_level, bundle_level
+        self._group = REST
+        self._pack: tuple[PackBuilder, int] | None = None
+        self._bundle = bytearray()
+        self._inside: list[tuple[bytes, int]] = []
+
+    def enter(self, group: bytes) -> None:
+        """What follows belongs to `group`: it begins a pack of its own."""
+        if group != self._group:
+            self.flush()
+            self._group = group
+
+    def small(self, content: bytes) -> bytes:
+        """Take a small file's content; gives its digests."""
+        if not content:
+            return b""
+        name = digest(content)
+        if self._index.claim(name):
+            self._inside.append((name, len(self._bundle)))
+            self._bundle += content
+            if len(self._bundle) >= BUNDLE:
+                self._flush_bundle()
+        return name
+
+    def chunk(self, fd: int, offset: int, length: int) -> tuple[bytes, int]:
+        """Read and take `length` bytes of a big file; gives their digest (or `HOLE`) and how many there were."""
+        # Read straight into the pack: what is neither known nor coded is never copied.
+        builder, number = self._room(length)
+        with builder.space(length) as space:
+            got = pread_into(fd, space, offset)
+            with space[:got] as data:
+                name = HOLE if got == 0 else digest(data)
+                if _zeros(data, name):
+                    return HOLE, got
+                if not self._index.claim(name):
+                    return name, got
+                how, coded = codec.encode(data, level=self._chunk_level)
+                row = builder.keep(name, how, got, got) if coded is data else builder.add(name, how, got, coded)
+        self._index.add(number, row, ((name, 0),))
+        return name, got
+
+    def flush(self) -> None:
+        """Hand over what there is."""
+        self._flush_bundle()
+        if self._pack is not None and self._pack[0].rows:
+            self._uploads.put(*self._pack)
+            self._pack = None
+
+    def _flush_bundle(self) -> None:
+        if not self._bundle:
+            return
+        name = digest(self._bundle)
+        how, coded = codec.encode(self._bundle, level=self._bundle_level)
+        builder, number = self._room(memoryview(coded).nbytes)
+        self._index.add(number, builder.add(name, how, len(self._bundle), coded), self._inside)
+        self._bundle = bytearray()
+        self._inside = []
+
+    def _room(self, length: int) -> tuple[PackBuilder, int]:
+        """A pack with room for `length` bytes."""
+        if self._pack is not None and not self._pack[0].fits(length):
+            self._uploads.put(*self._pack)
+            self._pack = None
+        if self._pack is None:
+            self._pack = self._uploads.take()
+        return self._pack
+
+
+def _zeros(data: memoryview, name: bytes) -> bool:
+    """Whether a chunk is nothing but zeros; they are stored as a hole."""
+    return name == HOLE or (data[0] == 0 and data[-1] == 0 and name == _zero_digest(data.nbytes))
+
+
+@lru_cache(maxsize=8)
+def _zero_digest(length: int) -> bytes:
+    return digest(bytes(length))

@@ -1,0 +1,120 @@
+"""What a backup reads, and in which order. Pure.
+
+Checkpoints come first, the newest resumable one before all, and the bulk comes last, so that what a resume needs is
+safe soonest. Files of one checkpoint directory form a group; packs never mix groups, so a rotated checkpoint's packs
+die as a whole. A file that has not changed, and whose content is known, is not read at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from spotwarp.persistence.index import SMALL, Index
+from spotwarp.persistence.manifest import FILE, CheckpointFact
+from spotwarp.persistence.scan import Scanned
+from spotwarp.persistence.statcache import Record, StatCache
+
+BUNDLE: Final = 1 << 20
+"""Bytes of small files that are coded as one blob, and given to a worker as one job."""
+
+REST: Final = b""
+"""The group of everything that is in no checkpoint."""
+
+_RANK: Final = {"resumable": 0, "weights-only": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class SmallFiles:
+    """About a bundle's worth of files below `index.SMALL`."""
+
+    group: bytes
+    files: tuple[Scanned, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BigFile:
+    """One file that is read in chunks."""
+
+    group: bytes
+    file: Scanned
+
+
+Job = SmallFiles | BigFile
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The jobs in order, the files that need not be read, and what is to be read in files and bytes."""
+
+    jobs: tuple[Job, ...]
+    unchanged: dict[bytes, Record]
+    read_files: int
+    read_bytes: int
+
+
+class Groups:
+    """Which checkpoint a path belongs to: the nearest of `facts` at or above it."""
+
+    def __init__(self, facts: Sequence[CheckpointFact]) -> None:
+        self._of: dict[bytes, bytes] = {REST: REST} | {fact.path: fact.path for fact in facts}
+        self._any = len(self._of) > 1
+        self._all = any(fact.path == REST for fact in facts)
+
+    def covers(self, path: bytes) -> bool:
+        """Whether a path is part of a checkpoint; the workspace itself may be one."""
+        return self._all or self.of(path) != REST
+
+    def of(self, path: bytes) -> bytes:
+        """The checkpoint's path, or `REST`."""
+        if not self._any:
+            return REST
+        above = path
+        while (found := self._of.get(above)) is None:
+            above = above.rpartition(b"/")[0]
+        if above != path and above != (directory := path.rpartition(b"/")[0]):
+            self._of[directory] = found
+        return found
+
+
+def plan(entries: Sequence[Scanned], facts: Sequence[CheckpointFact], cache: StatCache, index: Index) -> Plan:
+    """Decide what of `entries` (in path order) must be read."""
+    groups = Groups(facts)
+    unchanged: dict[bytes, Record] = {}
+    pending: dict[bytes, list[Scanned]] = {}
+    for entry in entries:
+        if entry.kind != FILE:
+            continue
+        record = cache.record(entry)
+        if record is not None and index.knows(record.digests):
+            unchanged[entry.path] = record
+        else:
+            pending.setdefault(groups.of(entry.path), []).append(entry)
+    order = [fact.path for fact in sorted(facts, key=_urgency)] + [REST]
+    jobs = tuple(job for group in dict.fromkeys(order) if group in pending for job in _jobs(group, pending[group]))
+    files = [entry for group in pending.values() for entry in group]
+    return Plan(jobs, unchanged, len(files), sum(entry.size for entry in files))
+
+
+def _urgency(fact: CheckpointFact) -> tuple[int, int, bytes]:
+    """Sorts resumable before the rest, new before old."""
+    return _RANK.get(fact.cls, 2), -1 if fact.step is None else -fact.step - 2, fact.path
+
+
+def _jobs(group: bytes, files: list[Scanned]) -> Iterator[Job]:
+    """Small files first, in path order, a bundle's worth at a time; then the big ones, the biggest last."""
+    batch: list[Scanned] = []
+    weight = 0
+    for file in files:
+        if file.size >= SMALL:
+            continue
+        batch.append(file)
+        weight += file.size
+        if weight >= BUNDLE or len(batch) >= 1024:
+            yield SmallFiles(group, tuple(batch))
+            batch, weight = [], 0
+    if batch:
+        yield SmallFiles(group, tuple(batch))
+    for file in sorted((file for file in files if file.size >= SMALL), key=lambda file: file.size):
+        yield BigFile(group, file)

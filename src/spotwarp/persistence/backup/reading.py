@@ -1,0 +1,169 @@
+"""The files of a plan, read on a few threads, each into its packer.
+
+Threads lower their own priority: the trainer shares the machine. What vanished, could not be read or would not hold
+still is noted, never fatal; a failing store is. Owns no file format and writes nothing itself.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from spotwarp.errors import WorkspaceFault
+from spotwarp.persistence.backup.live import GONE, BigContent, read_small
+from spotwarp.persistence.backup.packing import Packer, Uploads
+from spotwarp.persistence.backup.plan import BigFile, Plan, SmallFiles
+from spotwarp.persistence.backup.progress import Meter
+from spotwarp.persistence.beneath import Tree
+from spotwarp.persistence.index import CHUNK, Index
+from spotwarp.persistence.manifest import Skipped
+from spotwarp.persistence.parallel import each
+from spotwarp.persistence.scan import OURS, Scanned, reason
+
+_NICE: Final = 10
+
+
+@dataclass(slots=True)
+class Found:
+    """What reading came to. Filled by several threads, each path by one."""
+
+    contents: dict[bytes, tuple[Scanned, bytes]] = field(default_factory=dict)
+    """By path: the entry as it was read, and its content's digests."""
+    unstable: list[bytes] = field(default_factory=list)
+    """Files that were written to while they were read."""
+    vanished: list[bytes] = field(default_factory=list)
+    unreadable: list[Skipped] = field(default_factory=list)
+
+    def missing(self, path: bytes, error: OSError) -> None:
+        """A file could not be read; what is this process's own failure is raised."""
+        if error.errno in GONE:
+            self.vanished.append(path)
+        elif error.errno in OURS:
+            raise WorkspaceFault(f"the workspace cannot be read: {error.strerror}") from error
+        else:
+            self.unreadable.append(Skipped(path, reason(error)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Some chunks of a big file."""
+
+    group: bytes
+    big: BigContent
+    chunks: range
+
+
+class Reading:
+    """Reads a plan's files. One use."""
+
+    def __init__(self, tree: Tree, index: Index, uploads: Uploads, meter: Meter, *, levels: tuple[int, int]) -> None:
+        """`tree` is the workspace; `levels` are those of chunks and of bundles."""
+        self._tree, self._index, self._uploads, self._meter = tree, index, uploads, meter
+        self._root = tree.directory(b"")
+        self._levels = levels
+        self._open: set[BigContent] = set()
+        self.found = Found()
+
+    def run(self, plan: Plan, *, workers: int, cancel: threading.Event | None) -> Found:
+        """Read everything and have it put. Raises the first `StoreError`, or `Interrupted`."""
+        try:
+            each(self._jobs(plan), self._work, workers=workers, cancel=cancel)
+            self._uploads.finish()
+        finally:
+            for big in list(self._open):
+                big.close()
+        return self.found
+
+    def _jobs(self, plan: Plan) -> Iterator[SmallFiles | _Span]:
+        """The jobs for the threads; big files are opened when their turn comes, and cut into spans."""
+        for job in plan.jobs:
+            if not isinstance(job, BigFile):
+                yield job
+                continue
+            try:
+                big = BigContent(self._tree, job.file)
+            except OSError as error:
+                self.found.missing(job.file.path, error)
+                continue
+            self._open.add(big)
+            for chunks in big.spans:
+                yield _Span(job.group, big, chunks)
+
+    def _work(self, jobs: Iterable[SmallFiles | _Span]) -> None:
+        """One thread."""
+        yield_to_others()
+        chunk_level, bundle_level = self._levels
+        packer = Packer(self._uploads, self._index, chunk_level=chunk_level, bundle_level=bundle_level)
+        with Tree(self._root) as tree:
+            for job in jobs:
+                self._uploads.check()
+                packer.enter(job.group)
+                if isinstance(job, SmallFiles):
+                    self._small_files(job, tree, packer)
+                else:
+                    self._span(job, packer)
+        packer.flush()
+
+    def _small_files(self, job: SmallFiles, tree: Tree, packer: Packer) -> None:
+        read = 0
+        for file in job.files:
+            try:
+                content = read_small(tree, file)
+            except OSError as error:
+                self.found.missing(file.path, error)
+                continue
+            read += len(content.data)
+            self._keep(content.entry, packer.small(content.data), stable=content.stable)
+        self._meter.count(files=len(job.files), read=read)
+
+    def _span(self, job: _Span, packer: Packer) -> None:
+        """Read a span; the thread that is through with a file's last one settles the file."""
+        big = job.big
+        try:
+            if big.error is None:
+                self._chunks(big, job.chunks, packer)
+        except OSError as error:
+            big.error = error
+        if big.span_done():
+            self._settle(big, packer)
+
+    def _settle(self, big: BigContent, packer: Packer) -> None:
+        """Keep what was read, or read the whole file again, alone, until it can be kept."""
+        try:
+            while big.error is None and not big.settled():
+                for chunks in big.spans:
+                    self._chunks(big, chunks, packer)
+        except OSError as error:
+            big.error = error
+        big.close()
+        self._open.discard(big)
+        if big.error is None:
+            self._keep(*big.content(), stable=big.stable)
+        else:
+            self.found.missing(big.path, big.error)
+        self._meter.count(files=1)
+
+    def _chunks(self, big: BigContent, chunks: range, packer: Packer) -> None:
+        for chunk in chunks:
+            self._uploads.check()
+            offset = chunk * CHUNK
+            wanted = min(CHUNK, big.length - offset)
+            digest, got = packer.chunk(big.fd, offset, wanted)
+            big.took(chunk, digest, got, wanted)
+            self._meter.count(read=got)
+
+    def _keep(self, entry: Scanned, digests: bytes, *, stable: bool) -> None:
+        self.found.contents[entry.path] = entry, digests
+        if not stable:
+            self.found.unstable.append(entry.path)
+
+
+def yield_to_others() -> None:
+    """Lower this thread's priority; on Linux it is the thread's own."""
+    with suppress(OSError):
+        mine = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, mine, max(_NICE, os.getpriority(os.PRIO_PROCESS, mine)))
