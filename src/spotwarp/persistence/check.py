@@ -90,12 +90,12 @@ class _Pack:
 
 @dataclass(frozen=True, slots=True)
 class _Fault:
-    """What is wrong with a pack, and which of its blobs it costs (offsets); None is all."""
+    """What is wrong with a pack, and which of its blobs it costs; None is all."""
 
     kind: str
     pack: _Pack
     what: str
-    offsets: frozenset[int] | None = None
+    rows: frozenset[_Row] | None = None
 
 
 def check(
@@ -170,7 +170,7 @@ class _Check:
             pack.snapshots.add(n)
             pack.sizes.add(ref.size)
         for blob in manifest.blobs:
-            packs[blob.pack].blobs.add((blob.offset, blob.stored, blob.codec, blob.raw, blob.digest))
+            packs[blob.pack].blobs.add(_row(blob))
 
     # ---------------------------------------------------------------------------------------------------- packs
 
@@ -206,7 +206,7 @@ class _Check:
         from spotwarp.persistence.pack import read_trailer
 
         # When the data is read next, that tells what is lost; else nothing the table should have vouched for is proven.
-        cost = frozenset[int]() if self._read_data else None
+        cost = frozenset[_Row]() if self._read_data else None
         size = self._sizes[pack.key]
         if pack.sizes != {size}:
             written = " or ".join(map(str, sorted(pack.sizes)))
@@ -220,17 +220,17 @@ class _Check:
         wrong = pack.blobs - {(row.offset, row.stored, row.codec, row.raw, row.digest) for row in rows}
         if wrong:
             what = f"its table does not have {len(wrong)} of the {len(pack.blobs)} blobs that snapshots name"
-            offsets = frozenset(row[0] for row in wrong) if cost is None else cost
-            self._fault(_Fault("pack-table", pack, what, offsets))
+            self._fault(_Fault("pack-table", pack, what, frozenset(wrong) if cost is None else cost))
 
     def _check_blobs(self, pack: _Pack) -> int:
-        blobs = [Blob(0, *row) for row in sorted(pack.blobs)]
+        rows = sorted(pack.blobs)
+        blobs = [Blob(0, *row) for row in rows]
         reads = merged(blobs, range(len(blobs)))
-        bad: dict[int, str] = {}
+        bad: dict[_Row, str] = {}
         for read in reads:
             for index, data in decoded(self._store, pack.key, read, blobs):
                 if isinstance(data, CorruptObject | UnsupportedFormat):
-                    bad[blobs[index].offset] = data.message
+                    bad[rows[index]] = data.message
         if bad:
             what = f"{len(bad)} of {len(blobs)} blobs are damaged; the first: {bad[min(bad)]}"
             self._fault(_Fault("blob", pack, what, frozenset(bad)))
@@ -294,6 +294,10 @@ class _Check:
             )
 
 
+def _row(blob: Blob) -> _Row:
+    return blob.offset, blob.stored, blob.codec, blob.raw, blob.digest
+
+
 def _twice(read: Callable[[], Result]) -> Result:
     """What `read` gives, if need be at the second time: damage on the way is not damage in the store."""
     try:
@@ -312,6 +316,6 @@ def _files(manifest: Manifest, fault: _Fault) -> set[bytes]:
     lost = {
         number
         for number, blob in enumerate(manifest.blobs)
-        if blob.pack in packs and (fault.offsets is None or blob.offset in fault.offsets)
+        if blob.pack in packs and (fault.rows is None or _row(blob) in fault.rows)
     }
     return {entry.path for entry in manifest.entries if any(extent.blob in lost for extent in entry.extents)}

@@ -261,7 +261,7 @@ class _Fetch:
         files = sorted({self._entries[number].path for blob in blobs for number, _ in self._users[blob]})
         names = ", ".join(shown(path) for path in files[:_NAMED]) + (" …" if len(files) > _NAMED else "")
         return CorruptObject(
-            f"{what}; {len(files)} files of this snapshot need it: {names}. Nothing was put in place",
+            f"{what}; files of this snapshot that need it: {len(files)} ({names}); nothing was put in place",
             hint="`spotwarp check` tells which snapshots are whole; restore one of those.",
         )
 
