@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spotwarp.execution.supervisor import (
@@ -37,7 +37,8 @@ KINDS = [
     "term", "int", "hup", "notice", "checkpoint", "interval", "sync ok", "sync failed", "fenced", "exit 0", "exit 1",
     "gone", "tick",
 ]  # fmt: skip
-MOVES = st.lists(st.tuples(st.sampled_from(KINDS), st.floats(0, 40)), max_size=30)
+MOVE = st.tuples(st.sampled_from(KINDS), st.floats(0, 40))
+MOVES = st.lists(MOVE, max_size=4) | st.lists(MOVE, max_size=30)  # short ones end well, long ones meet everything
 POLICIES = st.builds(
     Policy,
     grace_s=st.floats(0, 60),
@@ -144,6 +145,7 @@ class World:
             self.feed(TreeGone(self.now))
 
 
+@settings(max_examples=600)
 @given(POLICIES, MOVES, st.booleans(), st.booleans())
 def test_the_order_of_the_end_holds_and_the_end_is_reached(
     policy: Policy, moves: list[tuple[str, float]], well: bool, late: bool
