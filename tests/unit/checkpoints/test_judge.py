@@ -286,6 +286,15 @@ class TestSharedState:
                 assert found.cls is TORN
                 assert name in found.reason
 
+    def test_a_rank_that_left_shared_state_must_have_left_its_random_state(self, tmp_path: Path) -> None:
+        found = judged(tmp_path, without(self.fsdp(), "rng_state_1.pth"))
+        assert (found.cls, found.reason) == (TORN, "rng_state_1.pth is missing")
+        found = judge(
+            write_files(tmp_path / "ds" / "checkpoint-8", without(self.DEEPSPEED, "rng_state_7.pth")).parent,
+            b"checkpoint-8",
+        )
+        assert (found.cls, found.reason) == (TORN, "rng_state_7.pth is missing")
+
     def test_fsdp_in_one_file_each_is_resumable(self, tmp_path: Path) -> None:
         files = without(SETS["full"], "optimizer.pt", "model.safetensors")
         files |= {"optimizer.bin": torch_file(b"o"), "pytorch_model_fsdp.bin": torch_file(b"w")}

@@ -25,6 +25,7 @@ _ADAPTERS = ("adapter_model.safetensors", "adapter_model.bin")
 _RNG = re.compile(r"rng_state_(\d+)\.pth")
 _XLA = re.compile(r"rank(\d+)-of-(\d+)-optimizer\.pt")
 _ZERO = re.compile(r"([^/]+)/.*zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt")
+_PIECE = re.compile(r"[^/]+/__(\d+)_\d+\.distcp|[^/]+/.*zero_pp_rank_(\d+)_mp_rank_\d+_optim_states\.pt")
 _SHARD = re.compile(r"(model|pytorch_model)-(\d+)-of-(\d+)\.(safetensors|bin)")
 
 
@@ -65,7 +66,7 @@ def classify(facts: Facts, *, world_size: int | None = None) -> Verdict:
         faults.append(f"{STATE}, which is written last, is missing")
     elif STATE in facts.documents:
         faults += _state_faults(state)
-    faults += _rank_faults(ranks, _expected_ranks(state) if world_size is None else world_size, count)
+    faults += _rank_faults(facts, ranks, _expected_ranks(state) if world_size is None else world_size, count)
     return Verdict(CheckpointClass.TORN if faults else CheckpointClass.RESUMABLE, _join(faults), loss, count)
 
 
@@ -174,12 +175,16 @@ def _ranks(facts: Facts) -> set[int]:
     return {int(match[1]) for name in facts.names if (match := _RNG.fullmatch(name))}
 
 
-def _rank_faults(ranks: set[int], expected: int | None, count: int | None) -> list[str]:
+def _rank_faults(facts: Facts, ranks: set[int], expected: int | None, count: int | None) -> list[str]:
     gaps = _gaps(ranks, max(ranks, default=-1) + 1)
     if gaps:
         return [f"rng_state_{gaps[0]}.pth is missing"]
     if count is not None and expected is not None and count != expected:
         return [f"it has the random state of {count} of {expected} ranks"]
+    # Who wrote a piece of the shared state is a rank; not every rank needs to have written one.
+    writers = {int(match[1] or match[2]) for name in facts.names if (match := _PIECE.fullmatch(name))}
+    if expected is None and ranks and max(writers, default=0) > max(ranks):
+        return [f"rng_state_{max(writers)}.pth is missing"]
     return []
 
 

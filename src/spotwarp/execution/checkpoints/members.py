@@ -12,6 +12,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 MAX_FILES = 100_000
@@ -144,16 +145,18 @@ def _entries(workspace: bytes, path: bytes, *, deep: bool) -> Iterator[tuple[byt
                 raise Unsound(f"it has more than {MAX_FILES} files or {MAX_DEPTH} levels of folders")
 
 
-def _listed(directory: bytes) -> Iterator[tuple[bytes, bytes, os.stat_result]]:
+def _listed(directory: bytes) -> list[tuple[bytes, bytes, os.stat_result]]:
+    found = []
     try:
         with os.scandir(directory) as entries:
-            for entry in entries:
+            for entry in islice(entries, MAX_FILES + 1):
                 with suppress(FileNotFoundError):
-                    yield entry.name, entry.path, entry.stat(follow_symlinks=False)
+                    found.append((entry.name, entry.path, entry.stat(follow_symlinks=False)))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise Unsound("the directory vanished while it was read") from error
     except OSError as error:
         raise Unsound(f"the directory cannot be read: {error.strerror}") from error
+    return found
 
 
 def _linked(workspace: bytes, name: str, full: bytes) -> Member:
