@@ -100,7 +100,7 @@ def _decode_zstd(data: Buffer, raw_length: int) -> Buffer:
         # A frame that names its size is believed by the library over `max_output_size`: so it is asked first.
         if zstandard.frame_content_size(data) not in (raw_length, -1):
             raise CorruptObject(f"a coded blob announces another length than the {raw_length} bytes recorded")
-        decoded = _mine.decompressor.decompress(data, max_output_size=raw_length)
+        decoded = _mine.decompressor.decompress(data, max_output_size=raw_length, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise CorruptObject(f"a coded blob cannot be decoded: {error}") from error
     if len(decoded) != raw_length:

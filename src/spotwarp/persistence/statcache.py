@@ -89,10 +89,11 @@ class StatCache:
         self._by_identity = None
 
     @classmethod
-    def load(cls, path: Path, root: Path) -> StatCache:
+    def load(cls, path: Path, root: Path, *, boot: str | None = None) -> StatCache:
         """The cache at `path` of the workspace `root`; an empty one when there is none that can be believed.
 
-        After a reboot none can: time stamps may have reached the disk without the data they speak of.
+        After a reboot none can: time stamps may have reached the disk without the data they speak of. `boot` is this
+        boot's identity, asked of the kernel when not given.
         """
         import zstandard
 
@@ -101,7 +102,7 @@ class StatCache:
             if zstandard.frame_content_size(body) > _LIMIT:
                 return cls()
             file = _decoder.decode(zstandard.ZstdDecompressor().decompress(body))
-            believed = file.boot == _boot() and file.root_dev == root.stat().st_dev
+            believed = file.boot == (boot or _boot()) and file.root_dev == root.stat().st_dev
         except (OSError, SpotWarpError, zstandard.ZstdError, msgspec.DecodeError):
             return cls()
         cache = cls(file.records if believed else None)

@@ -1,0 +1,91 @@
+"""One run's backups of one directory, each on top of the last, as the sync loop makes them; and what they restore to.
+
+For tests of what a snapshot holds. Appends nothing to a run log: a backup that returned counts as committed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from spotwarp.clock import SystemClock
+from spotwarp.persistence.backup import BackupOptions, Judge, Progress, Uploaded, backup
+from spotwarp.persistence.excludes import Excludes
+from spotwarp.persistence.manifest import Manifest
+from spotwarp.persistence.restore import FetchOptions, fetch
+from spotwarp.persistence.scan import Scanned
+from spotwarp.persistence.statcache import StatCache
+from spotwarp.persistence.store.api import Store
+from spotwarp.testing.clocks import SeededRng
+from spotwarp.testing.stores import FaultyStore, MemoryStore
+from spotwarp.testing.trees import Node, read_tree
+
+
+def no_checkpoints(root: Path, entries: Sequence[Scanned]) -> tuple[()]:
+    """A judge that sees none."""
+    return ()
+
+
+class Backups:
+    """Backups of `root` into `store` (one in memory that records its calls, unless given)."""
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        store: Store | None = None,
+        exclude: Sequence[str] = (),
+        judge: Judge = no_checkpoints,
+        options: BackupOptions | None = None,
+    ) -> None:
+        self.root = root
+        self.calls = FaultyStore(store or MemoryStore())
+        self.base: Manifest | None = None
+        self.cache = StatCache()
+        self.judge = judge
+        self._excludes = Excludes(exclude)
+        self._options = options or BackupOptions(workers=2, pack_size=8 << 20)
+        self._rng = SeededRng()
+
+    def take(
+        self,
+        *,
+        judge: Judge | None = None,
+        progress: Callable[[Progress], None] | None = None,
+        cancel: threading.Event | None = None,
+    ) -> Uploaded:
+        """One more backup."""
+        uploaded = backup(
+            store=self.calls,
+            run="main",
+            generation=1,
+            root=self.root,
+            base=self.base,
+            cache=self.cache,
+            excludes=self._excludes,
+            judge=judge or self.judge,
+            clock=SystemClock(),
+            rng=self._rng,
+            options=self._options,
+            progress=progress,
+            cancel=cancel,
+        )
+        self.base = uploaded.manifest
+        return uploaded
+
+    def restored(self, into: Path) -> dict[bytes, Node]:
+        """What the last backup restores to, read back from the directory `into`, which is made."""
+        assert self.base is not None, "nothing was backed up"
+        fetch(
+            store=self.calls,
+            manifest=self.base,
+            staging=into,
+            clock=SystemClock(),
+            options=FetchOptions(workers=2, sync=False),
+        )
+        return read_tree(into)
+
+    def packs_put(self) -> int:
+        """How many packs were put so far."""
+        return self.calls.count("put put_new", "/packs/")
