@@ -7,6 +7,7 @@ docs/format.md.
 
 from __future__ import annotations
 
+import builtins
 from typing import Final
 
 import msgspec
@@ -74,7 +75,7 @@ class Entry(msgspec.Struct, array_like=True, frozen=True):
 class CheckpointFact(msgspec.Struct, array_like=True, frozen=True):
     """What was known of one checkpoint directory when this snapshot was taken."""
 
-    path: bytes
+    path: builtins.bytes
     cls: str
     """`resumable`, `weights-only` or `torn`."""
     step: int | None = None
