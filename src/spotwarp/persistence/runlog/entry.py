@@ -73,7 +73,8 @@ class State(msgspec.Struct, frozen=True, omit_defaults=True):
 class Entry(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", omit_defaults=True):
     """What every entry has. `n` to `state` are filled in by the log when it is appended."""
 
-    v: int = FORMAT_VERSION
+    v: int = msgspec.field(default_factory=lambda: FORMAT_VERSION)
+    """A factory, so that it is never omitted as a default: an older reader must see that it is older."""
     n: int = 0
     nonce: str = ""
     """Writer life and counter: tells one's own put after a lost reply."""
