@@ -1,0 +1,349 @@
+"""Whole runs, simulated: real log, lease, receipts and prune on machines that die, freeze and revive at any step.
+
+`simulate(seed, scenario)` plays one schedule to its end and raises `Violation` when an invariant breaks (`witness`). The
+machines here are scripts in the shape of `spotwarp run`, their work is a line of marks that each snapshot must carry
+on; everything that decides is the product's own code. `habits` switched off make a script careless, so that tests can
+show that the harness sees it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from spotwarp.errors import Fenced, LeaseHeld, SpotWarpError, StoreUnavailable
+from spotwarp.persistence import layout, manifest, receipts
+from spotwarp.persistence.manifest import DIRECTORY, Blob, Manifest, PackRef
+from spotwarp.persistence.pack import PackBuilder
+from spotwarp.persistence.repository import Identity, Repository
+from spotwarp.persistence.retention import Retention
+from spotwarp.persistence.runlog import fold, lease
+from spotwarp.persistence.runlog.entry import Claim, Phase, Snapshot
+from spotwarp.persistence.runlog.log import RunLog
+from spotwarp.testing.clocks import SeededRng
+from spotwarp.testing.interleaving import Interleaver
+from spotwarp.testing.model_store import Hazards, ModelStore
+from spotwarp.testing.witness import Violation, Witness
+
+RUN = "main"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Who takes part, and what may happen to them."""
+
+    machines: int = 2
+    snapshots: int = 2
+    """Each life commits so many before it closes its generation."""
+    lease_s: float = 4.0
+    notice_s: float = 3.0
+    notices: int = 1
+    revivals: int = 1
+    hazards: Hazards = field(default_factory=Hazards)
+    notes: int = 0
+    """Entries of a bystander, for collisions."""
+    forgets: int = 0
+    gates: int = 0
+    """Looks of a controller that ends what may be ended."""
+    pruners: int = 0
+    restores: int = 0
+    readers: int = 0
+    retention: Retention = Retention(resumable=1, hourly=0)
+    patience: int = 6
+    """How often a life waits for a held run before it gives up."""
+    most_steps: int = 900
+    careless: frozenset[str] = frozenset()
+    """Habits switched off: `catch-up`, `objects-first`, `beat-first`, `recheck-base`, `new-life`."""
+
+
+@dataclass(frozen=True, slots=True)
+class HandUpload:
+    """An upload made by hand: everything in it is in the store."""
+
+    manifest_id: str
+    address: str
+    manifest: Manifest
+    new_packs: tuple[PackRef, ...]
+    files: int = 1
+    bytes: int = 1
+    read_bytes: int = 1
+    stored_bytes: int = 1
+
+
+class World:
+    """One simulated run: the store, the witness, and all that act on them."""
+
+    def __init__(self, seed: int | str, scenario: Scenario) -> None:
+        self.scenario = scenario
+        hazards = replace(scenario.hazards)
+        self.stage = Interleaver(seed)
+        self.random = self.stage.random
+        self.stage.limit(self.random.randint(scenario.most_steps // 4, scenario.most_steps))
+        self.witness = Witness(RUN, now=self.stage.monotonic, has=lambda key: key in self.store.objects)
+        self.store = ModelStore(
+            self.stage,
+            self.witness,
+            hazards,
+            freeze_s=(scenario.lease_s / 2, scenario.lease_s * 3),
+            on_crash=self._crashed,
+        )
+        self.rng = SeededRng(f"{seed} tokens")
+        self.repository = Repository(self.store, Identity(format=0, id="model"))
+        self.revivals, self.notices = scenario.revivals, scenario.notices
+        self.machines = {name: Machine(self, name) for name in "ABCDEF"[: scenario.machines]}
+
+    def log(self, life: str) -> RunLog:
+        """A log as a new reader has it."""
+        return RunLog(self.store, RUN, life=life, clock=self.stage, rng=self.rng)
+
+    def play(self) -> None:
+        """From the first step to the last, then everybody is dead; what is left must be collectable."""
+        from spotwarp.testing import bystanders
+
+        for machine in self.machines.values():
+            machine.boot()
+        bystanders.enter(self)
+        self.stage.run()
+        self.store.still()
+        bystanders.collect(self)
+
+    def insist(self, act: Callable[[], T]) -> T:
+        """The result of `act`, tried again while the store does not answer (at most as often as a patient person)."""
+        for _ in range(50):
+            try:
+                return act()
+            except StoreUnavailable:
+                self.stage.sleep(self.random.uniform(0.05, 0.5))
+        raise Violation("LIVE: the store answered none of fifty tries, though misfortune is limited")
+
+    def chance(self, of: float) -> bool:
+        """True with probability `of`."""
+        return self.random.random() < of
+
+    def _crashed(self, life: str) -> None:
+        machine = next(m for m in self.machines.values() if m.life == life)
+        if self.revivals:
+            self.revivals -= 1
+            machine.boot(after_s=self.random.uniform(0.0, 2 * self.scenario.lease_s))
+
+
+class Machine:
+    """A machine, life after life. `unsaved`: it holds work that no snapshot has."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.life = ""
+        self.lives = 0
+        self.unsaved = False
+        self.ended = False
+
+    def boot(self, after_s: float = 0.0) -> None:
+        """A new process life."""
+        self.lives += 1
+        self.life = life = f"{self.name}{self.lives}"
+        self.world.store.mortal.add(life)
+
+        def work() -> None:
+            self.world.stage.sleep(after_s)
+            Life(self, life).live()
+
+        self.world.stage.spawn(life, work, group=life)
+
+
+class Life:
+    """One process life, in the shape of `spotwarp run`."""
+
+    def __init__(self, machine: Machine, life: str) -> None:
+        self.machine = machine
+        self.world = machine.world
+        self.scenario = machine.world.scenario
+        self.store = machine.world.store
+        self.life = life
+        self.generation = 0
+        self.log = self.world.log(life)
+        self.stop = threading.Event()
+        self.lost: fold.Refusal | None = None
+        self.heart = lease.Heart(
+            self.log,
+            self.store,
+            lease_s=self.scenario.lease_s,
+            clock=self.world.stage,
+            facts=lambda: ("training", {}),
+            on_lost=self._on_lost,
+        )
+
+    def live(self) -> None:
+        """Beat, wait, claim, work, close; stand down when told to."""
+        if "beat-first" not in self.scenario.careless:
+            self.world.insist(self.heart.beat)
+        self.world.stage.spawn(f"{self.life}-heart", self._beat, group=self.life)
+        try:
+            base, lineage = self._take()
+            self._work(base, lineage)
+        except LeaseHeld as held:
+            holder = self.world.witness.owners.get(self.world.witness.generation, ("", ""))[0]
+            if holder in ("", self.life):
+                raise Violation(f"JUSTIFIED: {self.life} waits for {holder or 'nobody'}") from held
+        except SpotWarpError as error:
+            self.world.witness.stood_down(self.machine.name, self.life, self.generation, error)
+        finally:
+            self.stop.set()
+
+    def _beat(self) -> None:
+        while not self.world.stage.wait(self.stop, self.scenario.lease_s / 4):
+            self.heart.tick()
+
+    def _on_lost(self, refusal: fold.Refusal) -> None:
+        self.lost = refusal
+
+    # ---- taking the run --------------------------------------------------------------------------------------------
+
+    def _take(self) -> tuple[receipts.Base, tuple[bytes, ...]]:
+        for attempt in range(self.scenario.patience):
+            try:
+                turn = self.world.insist(self._wait)
+                prefetched = self.world.insist(lambda: self.log.head().state.snapshot)
+                self.world.stage.step(self.world.random.uniform(0.0, 1.0))
+                claimed = self.world.insist(lambda turn=turn: lease.claim(self.log, turn, self._draft()))  # type: ignore[misc]
+                break
+            except LeaseHeld:
+                if attempt + 1 == self.scenario.patience:
+                    raise
+                self.world.stage.sleep(self.world.random.uniform(0.5, self.scenario.lease_s))
+        self.world.witness.acknowledged(claimed)
+        self.generation = claimed.generation
+        self.heart.holding = lease.Holding(claimed.generation, self.life)
+        start = claimed.base if "catch-up" not in self.scenario.careless else prefetched
+        if not start:
+            return receipts.Base(), ()
+        restored = self.world.insist(lambda: self._restore(start))
+        return receipts.Base(start, restored), tuple(e.path for e in restored.entries)
+
+    def _wait(self) -> lease.Turn:
+        return lease.wait_for_turn(self.log, self.store, lease_s=self.scenario.lease_s, clock=self.world.stage)
+
+    def _draft(self) -> Claim:
+        return Claim(
+            generation=0,
+            machine=self.machine.name,
+            cause="",
+            base=0,
+            lease_s=self.scenario.lease_s,
+            host=self.machine.name,
+        )
+
+    def _restore(self, n: int) -> Manifest:
+        snapshot = self.log.read(n)
+        if not isinstance(snapshot, Snapshot):
+            raise Violation(f"LINEAR: entry {n} is no snapshot")
+        return self.world.repository.manifest(RUN, snapshot)
+
+    # ---- holding it ------------------------------------------------------------------------------------------------
+
+    def _work(self, base: receipts.Base, lineage: tuple[bytes, ...]) -> None:
+        noticed = False
+        committed: receipts.Committed | None = None
+        for k in range(self.world.random.randint(1, self.scenario.snapshots)):
+            self.machine.unsaved = True
+            self.world.stage.sleep(self.world.random.uniform(0.0, 1.5))
+            if self.world.notices and self.world.chance(0.3):
+                self.world.notices -= 1
+                noticed = True
+                self._notice()
+            lineage = (*lineage, f"{self.life}.{k}".encode())
+            committed = self._save(base, lineage)
+            self.machine.unsaved = False
+            self.world.witness.acknowledged(committed.entry)
+            base = receipts.Base(committed.entry.n, committed.uploaded.manifest)
+            if noticed:
+                break
+        if committed is not None:
+            self._close(committed, noticed)
+
+    def _notice(self) -> None:
+        draft = Phase(generation=self.generation, phase="notice", seconds=self.scenario.notice_s)
+        self._look()
+        self.world.insist(lambda: self.log.append(lambda _: draft))
+
+    def _save(self, base: receipts.Base, lineage: tuple[bytes, ...]) -> receipts.Committed:
+        for _ in range(20):
+            upload = self._upload(base, lineage)
+            told = receipts.Base() if "recheck-base" in self.scenario.careless else base
+            try:
+                return self.world.insist(lambda upload=upload, told=told: self._commit(upload, told))  # type: ignore[misc]
+            except receipts.BaseForgotten:
+                base = receipts.Base()  # everything anew: then only a fence can refuse it
+        raise Violation("LIVE: a fresh upload is refused again and again")
+
+    def _commit(self, upload: HandUpload, base: receipts.Base) -> receipts.Committed:
+        self._look()
+        committed = receipts.commit(
+            self.log,
+            upload,
+            base,
+            generation=self.generation,
+            retention=self.scenario.retention,
+            clock=self.world.stage,
+        )
+        if "objects-first" in self.scenario.careless:
+            self._put_packs(upload)
+        return committed
+
+    def _upload(self, base: receipts.Base, lineage: tuple[bytes, ...]) -> HandUpload:
+        old = base.manifest.packs if base.manifest else ()
+        kept = tuple(p for p in old if self.world.chance(0.7))[-3:]
+        data = _pack_bytes()
+        new = PackRef(RUN, layout.new_object_id(self.generation, self.world.rng), len(data))
+        made = Manifest(
+            0,
+            RUN,
+            self.generation,
+            packs=(*kept, new),
+            blobs=tuple(Blob(i, 8, 1, 0, 1, bytes(16)) for i in range(len(kept) + 1)),
+            entries=tuple(manifest.Entry(mark, DIRECTORY, 0o755, 0, 0) for mark in lineage),
+        )
+        coded = manifest.encode(made)
+        upload = HandUpload(
+            layout.new_object_id(self.generation, self.world.rng), manifest.address(coded), made, (new,)
+        )
+        if "objects-first" not in self.scenario.careless:
+            self._put_packs(upload)
+        self.world.insist(lambda: self.store.put(layout.manifest_key(RUN, upload.manifest_id), coded))
+        return upload
+
+    def _put_packs(self, upload: HandUpload) -> None:
+        for pack in upload.new_packs:
+            self.world.insist(lambda pack=pack: self.store.put(layout.pack_key(RUN, pack.id), _pack_bytes()))  # type: ignore[misc]
+
+    def _close(self, committed: receipts.Committed, noticed: bool) -> None:
+        verified = self.world.insist(lambda: receipts.verify(self.store, RUN, committed, thorough=True))
+        if noticed or self.world.chance(0.6):
+            phase = "preempted" if noticed else "stopped"
+            done = self.world.insist(
+                lambda: receipts.seal(self.log, verified, phase=phase, exit_code=None, reason="")  # type: ignore[arg-type]
+            )
+            self.world.witness.acknowledged(done)
+        else:
+            self.world.witness.acknowledged(self.world.insist(lambda: receipts.complete(self.log, verified)))
+
+    def _look(self) -> None:
+        """What the heart has seen since the last act."""
+        if self.lost is not None:
+            raise Fenced(self.lost.reason)
+
+
+def _pack_bytes() -> bytes:
+    builder = PackBuilder(4096)
+    builder.add(bytes(16), 0, 1, b"x")
+    return bytes(builder.seal())
+
+
+def simulate(seed: int | str, scenario: Scenario) -> World:
+    """Play one schedule. Raises `Violation`."""
+    world = World(seed, scenario)
+    world.play()
+    return world
