@@ -280,7 +280,8 @@ class FaultyStore:
             call = Call(len(self._calls) + 1, verb, key, size, threading.current_thread().name)
             self._calls.append(call)
             fault = next((fault for fault in self._faults if fault.hit_by(call)), _NONE)
-            self._dead = self._dead or fault.crash
+            if fault.crash:
+                self._dead = True
         if fault.hook is not None:
             fault.hook()
         if fault.crash:

@@ -39,6 +39,7 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
 _UNSUPPORTED = {errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENAMETOOLONG, errno.EINVAL}
 _ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR}
+_IN_THE_WAY = {errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
 
 
 class LocalStore:
@@ -72,12 +73,7 @@ class LocalStore:
         """See `Store`. Raises `StoreUnsupported` on a file system with neither hard links nor exclusive rename."""
         target = self._path(key)
         with self._translated("create", key):
-            try:
-                self._place(target, data, lambda temporary: _create(temporary, target))
-            except FileExistsError:
-                # Whoever made the name may have died before syncing it; what the caller reads next must be durable.
-                _sync_directory(target.parent)
-                raise AlreadyExists(f"{key} exists already") from None
+            self._place(target, data, lambda temporary: _create(temporary, target, key))
 
     def get(self, key: str) -> bytes:
         """See `Store`."""
@@ -109,8 +105,11 @@ class LocalStore:
 
     def delete(self, key: str) -> None:
         """See `Store`. Directories stay: removing one could race with a writer that is about to use it."""
-        with self._translated("delete", key), contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            self._path(key).unlink()
+        with self._translated("delete", key):
+            try:
+                self._path(key).unlink()
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                self._checked_root()
 
     def _path(self, key: str) -> Path:
         if checked_key(key).split("/", 1)[0] == TEMPORARY:
@@ -224,6 +223,8 @@ class LocalStore:
                 return self._translate(deeper, verb, key)
             if verb in ("read", "list"):
                 return ObjectMissing(f"{key} is not in the store {self._root}")
+        if error.errno in _IN_THE_WAY:
+            return StoreUnsupported(what, hint="A directory cannot hold both a and a/b: something else is in there.")
         if error.errno in _FULL:
             return StoreFull(what, hint="Make room on that file system, or raise the quota.")
         if error.errno in _DENIED:
@@ -244,18 +245,21 @@ def _write_synced(path: Path, data: Buffer) -> None:
         os.close(fd)
 
 
-def _create(temporary: Path, target: Path) -> None:
-    """Give `temporary` the name `target` unless that is taken. Raises `FileExistsError` when it is."""
+def _create(temporary: Path, target: Path, key: str) -> None:
+    """Give `temporary` the name `target`. Raises `AlreadyExists` when that is taken."""
     try:
-        os.link(temporary, target)
+        try:
+            os.link(temporary, target)
+        except OSError as error:
+            if error.errno not in _NO_LINK:
+                raise
+            _rename_exclusively(temporary, target)
     except FileExistsError:
         # On NFS the reply to a link that succeeded can be lost, and its repetition finds the name taken by ourselves.
         if temporary.lstat().st_nlink != 2:
-            raise
-    except OSError as error:
-        if error.errno not in _NO_LINK:
-            raise
-        _rename_exclusively(temporary, target)
+            # Whoever made the name may have died before syncing it; what the caller reads next must be durable.
+            _sync_directory(target.parent)
+            raise AlreadyExists(f"{key} exists already") from None
 
 
 def _rename_exclusively(source: Path, target: Path) -> None:

@@ -10,12 +10,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 from spotwarp.clock import Clock, Rng
 from spotwarp.errors import (
     AlreadyExists,
-    StoreConflict,
     StoreDenied,
     StoreError,
     StoreUnavailable,
@@ -165,16 +165,16 @@ class _Trial:
         return "ignored"
 
     def _race(self) -> CreateIfAbsent:
-        """Creates of one name at the same time: exactly one may win, and the object is the winner's."""
+        """Creates of one name at the same time: at most one may be told that it won, and the object is that one's."""
         key = self._key("race")
         bodies = [b"%d-" % racer + self.nonce for racer in range(RACERS)]
-        answers = _at_once([lambda body=body: self.store.put_new(key, body) for body in bodies])  # type: ignore[misc]
+        answers = _at_once([partial(self.store.put_new, key, body) for body in bodies])
         with self._doing("create if absent"):
             for answer in answers:
-                if answer is not None and not isinstance(answer, AlreadyExists | StoreConflict):
+                # Some servers let losers wait for a lock until they give up: no answer, so nobody was deceived.
+                if answer is not None and not isinstance(answer, AlreadyExists) and not answer.retryable:
                     raise answer
             won = [body for body, answer in zip(bodies, answers, strict=True) if answer is None]
-            # All in conflict is an honest answer too: nobody believes to have won.
             if not won or (len(won) == 1 and self.store.get(key) == won[0]):
                 return "atomic"
         self.details.append(f"{len(won)} of {RACERS} creates of one name at the same time succeeded")

@@ -205,14 +205,20 @@ class S3Store:
             "conditional_put": "etag",
             "disable_bulk_delete": True,
         }
-        return Client(
-            self._bucket,
-            prefix=self._prefix or None,
-            config=config,
-            client_options=options,
-            retry_config={"max_retries": 0},
-            credential_provider=self._provide if self._credentials is not None else None,
-        )
+        try:
+            return Client(
+                self._bucket,
+                prefix=self._prefix or None,
+                config=config,
+                client_options=options,
+                retry_config={"max_retries": 0},
+                credential_provider=self._provide if self._credentials is not None else None,
+            )
+        except BaseError as error:
+            raise StoreDenied(
+                f"{self.url}: the client cannot be set up, most likely for the certificates",
+                hint="Check the file that AWS_CA_BUNDLE names.",
+            ) from error
 
     def _provide(self) -> S3Credential:
         """The key for the library, which asks again when it expires; that is how a rewritten file is noticed."""

@@ -29,19 +29,20 @@ class RetryPolicy:
 
 
 class Pace:
-    """The gap between the starts of calls: doubled by each refusal, shrunk by each success, shared by all threads.
+    """The gap between the starts of calls: doubled by refusals, shrunk by successes, shared by all threads.
 
-    With no refusals it is zero and costs nothing.
+    With no refusals it is zero and costs nothing. The refusals of calls that were under way together count once.
     """
 
     FIRST_S = 0.02
-    MOST_S = 1.0
+    MOST_S = 0.25
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._gap_s = 0.0
         self._next = float("-inf")
+        self._slowed = float("-inf")
 
     @property
     def gap_s(self) -> float:
@@ -59,15 +60,18 @@ class Pace:
             self._next = start + self._gap_s
             return start - now
 
-    def slower(self) -> None:
-        """The store refused or did not answer."""
+    def slower(self, started: float) -> None:
+        """The store refused, or did not answer, a call that began at `started` (monotonic)."""
         with self._lock:
+            if started < self._slowed:
+                return
+            self._slowed = self._clock.monotonic()
             self._gap_s = min(self.MOST_S, max(self.FIRST_S, self._gap_s * 2))
 
     def faster(self) -> None:
         """The store obeyed."""
         with self._lock:
-            self._gap_s = self._gap_s * 0.8 if self._gap_s > self.FIRST_S else 0.0
+            self._gap_s = self._gap_s * 0.7 if self._gap_s > self.FIRST_S else 0.0
 
 
 class RetryingStore:
@@ -145,10 +149,11 @@ class RetryingStore:
         def once() -> T:
             if self._queues and (turn_s := self._pace.turn_s()) > 0:
                 self._clock.wait(self._cancel, turn_s)
+            started = self._clock.monotonic()
             try:
                 result = verb()
             except StoreUnavailable:
-                self._pace.slower()
+                self._pace.slower(started)
                 raise
             self._pace.faster()
             return result
