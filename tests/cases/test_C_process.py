@@ -45,13 +45,22 @@ signal.signal(signal.SIGTERM, lambda *_: told.append(signal.SIGTERM))
 signal.signal(signal.SIGHUP, lambda *_: (here / "hup").touch())
 tree = ProcessTree.start(sys.argv[1], cwd=here, env=os.environ, stdio=pump.child_stdio)
 pump.start()
+
+
+def zombies():
+    return sum(one.state == "Z" and one.parent == os.getpid() for one in look_all())
+
+
 most_zombies = 0
 while not tree.wait_leader(0.02) or tree.alive():
     while told:
         tree.signal_tree(told.pop())
-    most_zombies = max(most_zombies, sum(one.state == "Z" for one in look_all()))
+    most_zombies = max(most_zombies, zombies())
 pump.finish(20)
-(here / "result.part").write_text(f"{os.getpid()} {tree.status.shell_code} {most_zombies}")
+limit = clock.monotonic() + 20
+while zombies() and clock.monotonic() < limit:
+    clock.sleep(0.01)
+(here / "result.part").write_text(f"{os.getpid()} {tree.status.shell_code} {most_zombies} {zombies()}")
 (here / "result.part").rename(here / "result")
 """
 
@@ -239,7 +248,7 @@ def test_C06_the_same_as_pid_1(tmp_path: Path) -> None:
         (first,) = [one.pid for one in look_all() if one.parent == outside.pid]
         told = time.monotonic()
         os.kill(first, signal.SIGTERM)
-        pid, code, _ = result(tmp_path)
+        pid, code, *_ = result(tmp_path)
     assert pid == 1
     assert code == 143  # bash died of it; the trainer behind it saved
     assert float((tmp_path / "saved").read_text()) - told < 1
@@ -249,17 +258,19 @@ def test_C06_the_same_as_pid_1(tmp_path: Path) -> None:
 
 
 def test_C07_what_is_reparented_to_us_is_reaped(tmp_path: Path) -> None:
-    _, code, most_zombies = forks(tmp_path, 300, [])
+    _, code, most, left = forks(tmp_path, 300, [])
     assert code == 7
-    assert most_zombies < 30
+    assert most < 100  # however busy this machine is
+    assert left == 0
 
 
 @pytest.mark.deep
 def test_C07_five_thousand_as_pid_1(tmp_path: Path) -> None:
-    pid, code, most_zombies = forks(tmp_path, 5000, IN_NAMESPACE)
+    pid, code, most, left = forks(tmp_path, 5000, IN_NAMESPACE)
     assert pid == 1
     assert code == 7
-    assert most_zombies < 30
+    assert most < 500
+    assert left == 0
 
 
 def forks(folder: Path, count: int, prefix: list[str]) -> list[int]:
