@@ -229,22 +229,34 @@ def reached(machine: Machine, step: int) -> Callable[[], bool]:
 
 
 def finish(stage: Stage, machine: Machine) -> str:
-    """Let the last machine train to the end; the digest of the weights."""
+    """Let the last machine train to the end; the digest of the weights as another computer gets them from the bucket."""
     code = machine.exit_code(2 * DEADLINE_S)
     stage.expect(code == 0, f"the last machine exited with {code}: {machine.last_words()}")
-    return digest(machine)
+    printed = digest(machine)
+    laptop = stage.root / "laptop"
+    laptop.mkdir()
+    stage.call(laptop, "init", "--remote-path", str(stage.bucket))
+    stage.call(laptop, "restore")
+    restored = weights_digest(laptop)
+    stage.expect(restored == printed, "the final weights in the bucket are not those of the last machine")
+    return restored
 
 
 def digest(machine: Machine) -> str:
-    """The digest that the trainer printed, which must be that of the file."""
+    """The digest that the trainer on `machine` printed at its end. Raises StageFailed when there is none."""
     machine.exit_code()
     printed = machine.find(r"final ([0-9a-f]{64})$")
     if not printed:
         raise StageFailed(f"{machine.name} printed no final digest; last words: {machine.last_words()}")
-    stored = hashlib.sha256((machine.directory / "out" / "final" / "model.safetensors").read_bytes()).hexdigest()
-    if printed[-1][1][1] != stored:
-        raise StageFailed(f"{machine.name} printed another digest than that of its final weights")
-    return stored
+    return printed[-1][1][1]
+
+
+def weights_digest(directory: Path) -> str:
+    """The digest of the final weights in `directory`. Raises StageFailed when there are none."""
+    try:
+        return hashlib.sha256((directory / "out" / "final" / "model.safetensors").read_bytes()).hexdigest()
+    except FileNotFoundError as error:
+        raise StageFailed(f"there are no final weights in {directory.name}") from error
 
 
 def demo_main(json: bool, keep: Path | None, program: Sequence[str] = (sys.executable, "-m", "spotwarp")) -> int:

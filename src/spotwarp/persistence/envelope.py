@@ -58,10 +58,13 @@ def seal(kind: Kind, body: bytes) -> bytes:
 
 
 def check_header(data: bytes | bytearray | memoryview, kind: Kind, name: str) -> None:
-    """Raise `CorruptObject` unless `data` opens as an object of `kind`, `UnsupportedFormat` when it is newer than us."""
+    """Raise `CorruptObject` unless `data` opens as an object of `kind`, `UnsupportedFormat` when it is newer than
+    us."""
     head = bytes(data[:HEADER_SIZE])
     if len(head) < HEADER_SIZE or head[:4] != MAGIC or head[7:8] != b"\n":
-        raise CorruptObject(f"{name} is not a SpotWarp object", hint="Is the remote path right? `spotwarp check` lists damage.")
+        raise CorruptObject(
+            f"{name} is not a SpotWarp object", hint="Is the remote path right? `spotwarp check` lists damage."
+        )
     if head[4:5] != kind.value:
         raise CorruptObject(f"{name} holds an object of kind {head[4:5]!r} where {kind.value!r} belongs")
     if head[5] > FORMAT_VERSION:
@@ -71,7 +74,8 @@ def check_header(data: bytes | bytearray | memoryview, kind: Kind, name: str) ->
         )
     if head[6] != PLAIN:
         raise UnsupportedFormat(
-            f"{name} uses encryption {head[6]}, which this SpotWarp does not know", hint="Upgrade SpotWarp on this machine."
+            f"{name} uses encryption {head[6]}, which this SpotWarp does not know",
+            hint="Upgrade SpotWarp on this machine.",
         )
 
 

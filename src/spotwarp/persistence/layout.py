@@ -6,28 +6,14 @@ matter to a store.
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from spotwarp.clock import Rng
-from spotwarp.errors import UsageError
 
 CONFIG: Final = "config"
 BALLAST: Final = "ballast"
 NAMES: Final = "names"
 RUNS: Final = "runs"
-
-_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*")
-
-
-def checked_run(name: str) -> str:
-    """`name`, if it can name a run; else `UsageError`."""
-    if len(name) > 64 or not _RUN.fullmatch(name):
-        raise UsageError(
-            f"{name!r} cannot name a run",
-            hint="Use letters, digits, '-', '_' and single inner '.', at most 64, starting with a letter or digit.",
-        )
-    return name
 
 
 def name_key(run: str) -> str:

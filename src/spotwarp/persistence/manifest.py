@@ -48,7 +48,8 @@ class Blob(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Extent(msgspec.Struct, array_like=True, frozen=True):
-    """`length` bytes of a file at `offset` = bytes of blob number `blob` from `inner`. What no extent covers is zeros."""
+    """`length` bytes of a file at `offset` = bytes of blob number `blob` from `inner`. What no extent covers is
+    zeros."""
 
     offset: int
     length: int
@@ -155,3 +156,21 @@ def _check_references(manifest: Manifest, name: str) -> None:
                 raise CorruptObject(f"{name} has a file that points outside its blobs")
             if extent.inner + extent.length > blobs[extent.blob].raw or extent.offset + extent.length > entry.size:
                 raise CorruptObject(f"{name} has a file that reaches outside its blob or itself")
+
+
+def without_packs(manifest: Manifest, packs: frozenset[str]) -> Manifest:
+    """`manifest` less every blob in `packs` (ids) and every file that needs one: what may still be referred to."""
+    bad = {number for number, ref in enumerate(manifest.packs) if ref.id in packs}
+    numbers = {old: new for new, old in enumerate(n for n, b in enumerate(manifest.blobs) if b.pack not in bad)}
+    return msgspec.structs.replace(
+        manifest,
+        blobs=tuple(manifest.blobs[old] for old in numbers),
+        entries=tuple(
+            msgspec.structs.replace(
+                entry,
+                extents=tuple(msgspec.structs.replace(x, blob=numbers[x.blob]) for x in entry.extents),
+            )
+            for entry in manifest.entries
+            if all(x.blob in numbers for x in entry.extents)
+        ),
+    )

@@ -11,6 +11,7 @@ import msgspec
 
 from spotwarp.clock import Clock, Rng
 from spotwarp.errors import AlreadyExists, CorruptObject, ObjectMissing, RepositoryMissing, SnapshotMissing
+from spotwarp.model import checked_run
 from spotwarp.persistence import layout
 from spotwarp.persistence.envelope import FORMAT_VERSION, Kind, seal, unseal
 from spotwarp.persistence.manifest import Manifest, decode
@@ -40,7 +41,7 @@ class Repository:
 
     def log(self, run: str, *, life: str, clock: Clock, rng: Rng) -> RunLog:
         """The log of `run` as the process life `life` sees it."""
-        return RunLog(self.store, layout.checked_run(run), life=life, clock=clock, rng=rng)
+        return RunLog(self.store, checked_run(run), life=life, clock=clock, rng=rng)
 
     def runs(self) -> list[str]:
         """Names of all runs."""
@@ -49,7 +50,7 @@ class Repository:
 
     def enlist(self, run: str) -> None:
         """Make `run` known to `runs`. Idempotent."""
-        self.store.put(layout.name_key(layout.checked_run(run)), seal(Kind.CONFIG, b"{}"))
+        self.store.put(layout.name_key(checked_run(run)), seal(Kind.CONFIG, b"{}"))
 
     def manifest(self, run: str, snapshot: Snapshot) -> Manifest:
         """The manifest that a snapshot entry names. Raises `CorruptObject` when it is damaged or gone."""
@@ -121,7 +122,9 @@ def choose(log: RunLog, state: State, wanted: str) -> Snapshot:
     if wanted == "latest-resumable":
         resumable = [s for s in snapshots if s.cls == "resumable"]
         if not resumable:
-            raise SnapshotMissing(f"no snapshot of run {log.run!r} has a resumable checkpoint", hint="Use `--snapshot latest`.")
+            raise SnapshotMissing(
+                f"no snapshot of run {log.run!r} has a resumable checkpoint", hint="Use `--snapshot latest`."
+            )
         return resumable[-1]
     for snapshot in snapshots:
         if str(snapshot.n) == wanted:

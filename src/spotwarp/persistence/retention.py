@@ -1,7 +1,9 @@
 """Which snapshots a new one lets go. Pure; wall times decide only what is kept, never what is safe.
 
-Kept: the newest snapshot of each of the last few resumable checkpoints, one per hour for a day, and always the newest of all
-and the newest resumable. Forgetting rides in the snapshot entry, so that rotation costs no extra write and works without
+Kept: the newest snapshot of each of the last few resumable checkpoints, one per hour for a day, and always the newest
+of all
+and the newest resumable. Forgetting rides in the snapshot entry, so that rotation costs no extra write and works
+without
 a second commit.
 """
 

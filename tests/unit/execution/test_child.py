@@ -305,7 +305,7 @@ def test_a_second_end_with_less_patience_overtakes(start: Callable[..., ProcessT
 def test_the_group_is_signalled_also_when_its_leader_has_ended(start: Callable[..., ProcessTree]) -> None:
     tree = start(f"sleep {NAP} & exit 5")
     assert outcome(tree) == ExitStatus(5)
-    assert [one.name for one in tree.descendants()] == ["sleep"]
+    assert len(tree.descendants()) == 1
     tree.signal_group(signal.SIGTERM)
     until(lambda: not tree.alive())
 

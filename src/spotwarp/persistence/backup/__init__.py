@@ -113,11 +113,12 @@ def backup(
     options: BackupOptions | None = None,
     progress: Callable[[Progress], None] | None = None,
     cancel: threading.Event | None = None,
+    always: bool = False,
 ) -> Uploaded:
     """Put what a snapshot of `root` needs beyond `base`, which must be the run's last snapshot, or None.
 
     `cache` is brought up to date on success only; the caller saves it. `progress` is called from several threads, one
-    at a time. Raises `WorkspaceFault`, the first `StoreError` of any put, `Interrupted` once `cancel` is set.
+    at a time. `always` puts a manifest even when nothing changed (a final snapshot is one of its own). Raises `WorkspaceFault`, the first `StoreError` of any put, `Interrupted` once `cancel` is set.
     """
     started = clock.monotonic()
     options = options or BackupOptions()
@@ -141,7 +142,7 @@ def backup(
         skipped=tuple(sorted((*seen.skipped, *found.unreadable), key=lambda skip: skip.path)),
     )
     uploads.check()
-    unchanged = base is not None and equal(manifest, base)
+    unchanged = not always and base is not None and equal(manifest, base)
     put = _Put("", "", 0) if unchanged else _put_manifest(store, manifest, rng)
     cache.replace(records(work, found, seen.fs_time_ns))
     sizes = [entry.size for entry in manifest.entries if entry.kind == FILE]

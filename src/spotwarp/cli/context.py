@@ -1,0 +1,54 @@
+"""What every verb needs before it can start: the workspace, its config, the open repository, this process's
+identity."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spotwarp.clock import Clock, Rng, SystemClock, SystemRng
+from spotwarp.config import Config, find_workspace, load
+
+if TYPE_CHECKING:
+    from spotwarp.persistence.repository import Repository
+    from spotwarp.persistence.runlog.log import RunLog
+    from spotwarp.persistence.store.api import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """An initialised workspace and the repository it points to."""
+
+    workspace: Path
+    config: Config
+    repository: Repository
+    clock: Clock
+    rng: Rng
+    life: str
+    """Names this process's life in the run log (R9)."""
+
+    def log(self, run: str | None = None) -> RunLog:
+        """The log of `run`, or of the config's."""
+        return self.repository.log(run or self.config.run, life=self.life, clock=self.clock, rng=self.rng)
+
+
+def connect(remote_path: str, *, clock: Clock, rng: Rng, single_writer: bool = False, cwd: Path | None = None) -> Store:
+    """The store at `remote_path`. Nothing is asked of it yet."""
+    from spotwarp.persistence.store.single_writer import SingleWriterStore
+    from spotwarp.persistence.store.url import open_store, parse_url
+
+    store = open_store(parse_url(remote_path, cwd=cwd), clock=clock, rng=rng, env=os.environ)
+    return SingleWriterStore(store) if single_writer else store
+
+
+def enter(run: str | None = None, **overrides: object) -> Context:
+    """Open the workspace at or above the working directory. Raises `ConfigError`, `RepositoryMissing`, store errors."""
+    from spotwarp.persistence.repository import open_repository
+
+    clock, rng = SystemClock(), SystemRng()
+    workspace = find_workspace(Path.cwd())
+    config = load(workspace, env=os.environ, overrides={"run": run, **overrides})
+    store = connect(config.remote_path, clock=clock, rng=rng, single_writer=config.single_writer, cwd=workspace)
+    return Context(workspace, config, open_repository(store), clock, rng, rng.token(8))

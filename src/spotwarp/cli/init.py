@@ -1,0 +1,185 @@
+"""`spotwarp init`: make a workspace and a repository, and try the store for real."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from spotwarp.cli import render
+from spotwarp.cli.context import connect
+from spotwarp.clock import Clock, Rng, SystemClock, SystemRng
+from spotwarp.errors import ConfigError, StoreUnsupported
+
+if TYPE_CHECKING:
+    from spotwarp.persistence.store.probe import ProbeResult
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("init")(init)
+
+
+def init(
+    remote_path: str | None = typer.Option(
+        None, "--remote-path", help="Where to store: s3://bucket/prefix, file:///dir or a plain path."
+    ),
+    run: str | None = typer.Option(None, "--run", help="The run that this workspace continues.  [default: main]"),
+    single_writer: bool = typer.Option(
+        False, "--single-writer", help="Accept a store without create-if-absent. Only ever one machine may then write."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print what was found as JSON."),
+) -> None:
+    """Make this directory a workspace whose content is kept at a remote path.
+
+    Writes .spotwarp/config.yaml and tries the target for real: write, read back, list, create-if-absent, a race for it,
+    and delete. Safe to repeat: it tries the target again and changes nothing else. On another machine the same
+    command joins
+    the same repository and takes over the excludes of the run.
+
+    Credentials, endpoint and region come from the usual variables: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
+    AWS_PROFILE,
+    AWS_ENDPOINT_URL, AWS_REGION.
+
+    Examples:
+
+    spotwarp init --remote-path s3://my-bucket/my-project
+
+    spotwarp init --remote-path /mnt/nas/backups --run qwen-14b
+
+    Exit codes: 0 ready, 2 wrong usage, 10 no such bucket, 12 denied, 17 unavailable, 18 full, 19 unsafe store.
+    """
+    workspace = Path.cwd()
+    clock, rng = SystemClock(), SystemRng()
+    from spotwarp import config
+
+    settled = _settled(workspace, remote_path, run, single_writer)
+    store = connect(settled.remote_path, clock=clock, rng=rng, cwd=workspace)
+    found = _probe(store, clock, rng, single_writer=settled.single_writer)
+    made = _create(workspace, settled, store, clock, rng)
+    if as_json:
+        render.facts(
+            {
+                "workspace": str(workspace),
+                "config": str(config.path_in(workspace)),
+                "remote_path": settled.remote_path,
+                "run": settled.run,
+                "repository": made["repository"],
+                "created": made["created"],
+                "snapshots": made["snapshots"],
+                "probe": asdict(found),
+            }
+        )
+        return
+    _tell(workspace, settled, found, made)
+
+
+class _Settled:
+    """What init goes by: flags over an existing config over defaults."""
+
+    def __init__(self, remote_path: str, run: str, single_writer: bool, existing: bool) -> None:
+        self.remote_path, self.run, self.single_writer, self.existing = remote_path, run, single_writer, existing
+
+
+def _settled(workspace: Path, remote_path: str | None, run: str | None, single_writer: bool) -> _Settled:
+    from spotwarp import config
+    from spotwarp.model import DEFAULT_RUN, checked_run
+    from spotwarp.persistence.store.url import parse_url
+
+    if run is not None:
+        checked_run(run)
+    if not config.path_in(workspace).exists():
+        if remote_path is None:
+            raise ConfigError(
+                "where should it be stored?", hint="spotwarp init --remote-path s3://bucket/project (or a directory)"
+            )
+        place = str(parse_url(remote_path, cwd=workspace))
+        return _Settled(place, run or DEFAULT_RUN, single_writer, existing=False)
+    present = config.load(workspace, env={})
+    place = str(parse_url(present.remote_path, cwd=workspace))
+    if remote_path is not None and str(parse_url(remote_path, cwd=workspace)) != place:
+        raise ConfigError(
+            f"this workspace is already kept at {place}",
+            hint=f"Edit remote_path in {config.path_in(workspace)} to move it, or use another directory.",
+        )
+    if run is not None and run != present.run:
+        raise ConfigError(
+            f"this workspace already continues run {present.run!r}",
+            hint=f"Edit run in {config.path_in(workspace)}, use `spotwarp run --run {run}`, or another directory.",
+        )
+    return _Settled(place, present.run, present.single_writer or single_writer, existing=True)
+
+
+def _probe(store: object, clock: Clock, rng: Rng, *, single_writer: bool) -> ProbeResult:
+    from spotwarp.persistence.store.probe import probe
+
+    found = probe(store, clock=clock, rng=rng)  # type: ignore[arg-type]  # a Store by construction
+    if found.create_if_absent != "atomic" and not single_writer:
+        raise StoreUnsupported(
+            f"this store {'ignores' if found.create_if_absent == 'ignored' else 'lacks'} create-if-absent: "
+            "two machines could write one run and destroy it",
+            hint="Use another store; or, if only ever one machine will write, `spotwarp init --single-writer`.",
+        )
+    return found
+
+
+def _create(workspace: Path, settled: _Settled, store: object, clock: Clock, rng: Rng) -> dict[str, object]:
+    from spotwarp import config
+    from spotwarp.persistence.repository import create
+    from spotwarp.persistence.store.single_writer import SingleWriterStore
+
+    opened = SingleWriterStore(store) if settled.single_writer else store  # type: ignore[arg-type]
+    repository, created = create(opened, clock=clock, rng=rng, single_writer=settled.single_writer)  # type: ignore[arg-type]
+    repository.enlist(settled.run)
+    head = repository.log(settled.run, life="init", clock=clock, rng=rng).head()
+    if not settled.existing:
+        excludes = _recorded_excludes(repository, settled.run, clock, rng) if head.state.snapshot else ()
+        values: dict[str, object] = {
+            "remote_path": settled.remote_path,
+            "run": settled.run,
+            "single_writer": settled.single_writer,
+        }
+        if excludes:
+            values["exclude"] = excludes
+        config.write(workspace, config.render(values))
+    return {
+        "repository": repository.identity.id,
+        "created": created,
+        "snapshots": len(head.state.retained),
+        "generation": head.state.generation,
+    }
+
+
+def _recorded_excludes(repository: object, run: str, clock: Clock, rng: Rng) -> tuple[str, ...]:
+    """The excludes that the run's last snapshot was taken with, from the config file in it; none if it cannot be
+    read."""
+    from spotwarp.execution.workspace import excludes_in
+    from spotwarp.persistence.repository import Repository
+
+    assert isinstance(repository, Repository)  # noqa: S101 - narrows the type
+    return excludes_in(repository, repository.log(run, life="init", clock=clock, rng=rng), os.environ)
+
+
+def _tell(workspace: Path, settled: _Settled, found: ProbeResult, made: dict[str, object]) -> None:
+    from spotwarp.config import path_in
+    from spotwarp.model import human_bytes
+
+    render.line(f"{'checked' if settled.existing else 'initialised'} {workspace}")
+    render.line(f"  stored at   {settled.remote_path}")
+    render.line(
+        f"  run         {settled.run}" + (f", {made['snapshots']} snapshot(s) kept" if made["snapshots"] else "")
+    )
+    render.line(f"  config      {path_in(workspace)}")
+    rate = f", {human_bytes(found.put_rate_bytes_s)}/s for a small object" if found.put_rate_bytes_s else ""
+    render.line(f"  the store   write, read back, list{rate}")
+    words = {"atomic": "create-if-absent holds under a race", "ignored": "IGNORED", "unsupported": "NOT SUPPORTED"}
+    render.line(f"              {words[found.create_if_absent]}")
+    render.line(
+        f"              {'delete allowed' if found.deletable else 'delete not allowed: old data is kept for ever'}"
+    )
+    if settled.single_writer:
+        render.line("  WARNING     single-writer: NOTHING stops a second machine from destroying this run")
+    render.line("next: spotwarp run --command 'python train.py'")

@@ -1,0 +1,246 @@
+"""`spotwarp status`, `snapshots`, `runs`, `check`: what is there, and is it whole."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import typer
+
+from spotwarp.cli import render
+from spotwarp.cli.context import Context, enter
+from spotwarp.errors import CorruptObject, SpotWarpError, StoreError
+from spotwarp.model import human_bytes, human_seconds
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verbs."""
+    app.command("status")(status)
+    app.command("snapshots")(snapshots)
+    app.command("runs")(runs)
+    app.command("check")(check)
+
+
+def status(
+    run_name: str | None = typer.Argument(None, metavar="[RUN]", help="A run; the config's when left out."),
+    as_json: bool = typer.Option(False, "--json", help="Print the facts as JSON."),
+) -> int:
+    """Say how the run stands: who has it, what is at risk now, what it would resume from.
+
+    Work at risk is what a machine lost at this moment would cost: seconds since the last stored state, and bytes not
+    stored.
+
+    Examples:
+
+    spotwarp status
+
+    spotwarp status --json
+
+    Exit codes: 0, 1 the backup is failing now, 10 no such run, 17 store unavailable (then what this machine knows is
+    shown).
+    """
+    opened = enter(run_name)
+    try:
+        seen = _view(opened)
+    except StoreError as error:
+        return _local_status(opened, error, as_json=as_json)
+    if as_json:
+        render.facts(asdict(seen))
+        return 1 if seen.errors else 0
+    rows = [
+        ("run", f"{seen.run}: {seen.state}" + (f", generation {seen.generation}" if seen.generation else "")),
+        ("held by", f"{seen.holder}, since {seen.since}" if seen.holder else "nobody"),
+        ("heartbeat", f"{human_seconds(seen.beat_age_s)} ago" if seen.beat_age_s is not None else "none"),
+        ("work at risk", _risk(seen.at_risk_s, seen.at_risk_bytes)),
+        ("last snapshot", _when(seen.last_snapshot, seen.last_snapshot_age_s)),
+        ("resumes from", _resumes(seen)),
+    ]
+    if seen.loss is not None:
+        rows.append(("last loss", f"{seen.loss:.4f}" + (f" at step {seen.step}" if seen.step is not None else "")))
+    if seen.exit is not None:
+        rows.append(("exit code", str(seen.exit)))
+    if seen.errors:
+        rows.append(("FAILING", f"{seen.errors} (since {seen.errors_since})"))
+    if seen.readonly:
+        rows.append(("READ-ONLY", seen.readonly))
+    for name, value in rows:
+        render.line(f"{name:14} {value}")
+    return 1 if seen.errors else 0
+
+
+def _view(opened: Context) -> Any:
+    from spotwarp.persistence.runlog.lease import read_beat
+    from spotwarp.persistence.telemetry import read_all
+    from spotwarp.persistence.view import view
+
+    log = opened.log()
+    head = log.existing_head() if opened.config.run not in opened.repository.runs() else log.head()
+    numbers = sorted({n for n in (head.state.claim, head.state.snapshot, head.state.resumable, head.n) if n})
+    entries = []
+    for n in numbers:
+        try:
+            entries.append(log.read(n))
+        except CorruptObject:
+            continue
+    beat = read_beat(opened.repository.store, log.run, head.state.life) if head.state.life else None
+    return view(
+        log.run,
+        head.state,
+        entries,
+        read_all(opened.repository.store, log.run),
+        beat,
+        opened.clock.wall(),
+        readonly=head.readonly,
+    )
+
+
+def _local_status(opened: Context, error: StoreError, *, as_json: bool) -> int:
+    """The store is away: what the SpotWarp at work here knows is better than nothing."""
+    from spotwarp.execution.control_socket import ask
+
+    known = ask(opened.workspace, {"verb": "status"}, timeout_s=5.0)
+    if known is None:
+        raise error
+    if as_json:
+        render.facts({"store_error": error.message, **known})
+    else:
+        render.note(f"the store is not reachable: {error.message}")
+        for name, value in known.items():
+            render.line(f"{name:14} {value}")
+    return error.exit_code
+
+
+def _risk(seconds: float | None, size: int | None) -> str:
+    if seconds is None:
+        return "unknown: the holder has not said"
+    return f"{human_seconds(seconds)}" + (f", {human_bytes(size)} not stored" if size else "")
+
+
+def _when(number: int | None, age_s: float | None) -> str:
+    return "none yet" if number is None else f"{number}, {human_seconds(age_s or 0.0)} ago"
+
+
+def _resumes(seen: Any) -> str:
+    if seen.resumable_checkpoint is None:
+        return "no resumable checkpoint is stored yet"
+    return f"{seen.resumable_checkpoint} (step {seen.resumable_step}) in snapshot {seen.resumable_snapshot}"
+
+
+def snapshots(
+    run_name: str | None = typer.Argument(None, metavar="[RUN]", help="A run; the config's when left out."),
+    as_json: bool = typer.Option(False, "--json", help="Print them as JSON."),
+) -> None:
+    """List the snapshots that are kept, oldest first.
+
+    Examples:
+
+    spotwarp snapshots
+
+    spotwarp snapshots --json
+
+    Exit codes: 0, 10 no such run, 17 store unavailable.
+    """
+    from spotwarp.persistence.repository import retained_snapshots
+
+    opened = enter(run_name)
+    log = opened.log()
+    head = log.existing_head() if opened.config.run not in opened.repository.runs() else log.head()
+    found = [snapshot_facts(s) for s in retained_snapshots(log, head.state)]
+    if as_json:
+        render.facts(found)
+        return
+    rows = [
+        (
+            str(s["id"]),
+            str(s["generation"]),
+            s["time"][:19].replace("T", " "),
+            str(s["files"]),
+            human_bytes(s["bytes"]),
+            human_bytes(s["stored_bytes"]),
+            f"{s['resumable']['path']} (step {s['resumable']['step']})" if s["resumable"] else "-",
+        )
+        for s in found
+    ]
+    render.table(("id", "generation", "time (UTC)", "files", "size", "sent", "resumable"), rows)
+
+
+def snapshot_facts(snapshot: Any) -> dict[str, Any]:
+    """A snapshot as every verb prints it."""
+    resumable = {"path": snapshot.checkpoint, "step": snapshot.step} if snapshot.cls == "resumable" else None
+    return {
+        "id": snapshot.n,
+        "generation": snapshot.generation,
+        "time": snapshot.wall,
+        "files": snapshot.files,
+        "bytes": snapshot.bytes,
+        "read_bytes": snapshot.read_bytes,
+        "stored_bytes": snapshot.stored_bytes,
+        "resumable": resumable,
+    }
+
+
+def runs(as_json: bool = typer.Option(False, "--json", help="Print them as JSON.")) -> None:
+    """List the runs of the repository.
+
+    Examples:
+
+    spotwarp runs
+
+    spotwarp runs --json
+
+    Exit codes: 0, 10 no repository, 17 store unavailable.
+    """
+    opened = enter()
+    found = []
+    for name in opened.repository.runs():
+        state = opened.log(name).head().state
+        word = state.terminal or state.seal or ("claimed" if state.generation else "new")
+        found.append({"run": name, "state": word, "generation": state.generation, "snapshots": len(state.retained)})
+    if as_json:
+        render.facts(found)
+        return
+    render.table(
+        ("run", "state", "generation", "snapshots"),
+        [(str(f["run"]), str(f["state"]), str(f["generation"]), str(f["snapshots"])) for f in found],
+    )
+
+
+def check(
+    run_name: str | None = typer.Argument(None, metavar="[RUN]", help="A run; the config's when left out."),
+    read_data: bool = typer.Option(False, "--read-data", help="Also read and hash every stored byte."),
+    as_json: bool = typer.Option(False, "--json", help="Print the findings as JSON."),
+) -> int:
+    """Check that what is stored can be restored: log, manifests, packs and, on request, every byte.
+
+    One damaged object never hides another, and the snapshots that are whole are named.
+
+    Examples:
+
+    spotwarp check
+
+    spotwarp check --read-data --json
+
+    Exit codes: 0 everything is whole, 10 no such run, 16 damage was found, 17 store unavailable.
+    """
+    from spotwarp.execution.inspection import inspect_run
+
+    opened = enter(run_name)
+    report = inspect_run(opened.repository, opened.log(), read_data=read_data)
+    if as_json:
+        render.facts(report)
+    else:
+        for problem in report["problems"]:
+            render.line(f"DAMAGED  {problem['what']}" + (f"  ({problem['key']})" if problem["key"] else ""))
+        whole = ", ".join(str(n) for n in report["whole"]) or "none"
+        render.line(f"checked {report['objects']} objects, {human_bytes(report['bytes'])}; whole snapshots: {whole}")
+        if report["broken"]:
+            render.line(f"cannot be restored: {', '.join(str(n) for n in report['broken'])}")
+    if report["problems"]:
+        raised: SpotWarpError = CorruptObject(
+            f"{len(report['problems'])} problem(s) found",
+            hint="`spotwarp restore --snapshot N` works for every whole snapshot; `spotwarp sync` makes a new one.",
+        )
+        if not as_json:
+            raise raised
+        return raised.exit_code
+    return 0

@@ -1,0 +1,104 @@
+"""`spotwarp run`: wrap a training command."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import typer
+
+from spotwarp.cli import render
+from spotwarp.cli.context import enter
+from spotwarp.errors import SpotWarpError, UsageError
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("run", context_settings={"allow_extra_args": True, "ignore_unknown_options": False})(run)
+
+
+def exit_code(error: SpotWarpError) -> int:
+    """What `run` leaves with when SpotWarp itself failed: the child's codes stay the child's."""
+    return error.exit_code if error.exit_code in (2, 126, 127, 130) else 125
+
+
+def run(
+    context: typer.Context,
+    command: str | None = typer.Option(None, "--command", help="The training command, run as `bash -c COMMAND`."),
+    run_name: str | None = typer.Option(None, "--run", help="Another run than the config's."),
+    resume_args: str | None = typer.Option(
+        None, "--resume-args", help="Appended to the command when there is a checkpoint; {checkpoint} is its path."
+    ),
+    takeover: bool = typer.Option(False, "--takeover", help="Claim the run at once, whoever holds it."),
+    restore: bool = typer.Option(
+        False, "--restore", help="Where this workspace has newer local work: set it aside and restore the run's."
+    ),
+    keep_local: bool = typer.Option(False, "--keep-local", help="Where it has: keep it, and go on from it."),
+    interval: str | None = typer.Option(None, "--interval", help="auto, or 1s to 24h (SPOTWARP_INTERVAL)."),
+    lease: str | None = typer.Option(
+        None, "--lease", help="Silence after which a holder is taken over (SPOTWARP_LEASE)."
+    ),
+    grace: str | None = typer.Option(None, "--grace", help="Time from SIGTERM to the machine's end (SPOTWARP_GRACE)."),
+    as_json: bool = typer.Option(False, "--json", help="End with one line of JSON on stderr: what happened."),
+) -> int:
+    """Run a training command, keep its workspace stored, survive preemption, resume.
+
+    Claims the run, restores when this workspace is behind it, starts the command, stores the workspace at each
+    completed
+    checkpoint and every interval, and once more when the command has ended. Without a command, the one recorded in
+    the run.
+
+    SIGTERM is a preemption: the command may save, everything is stored, exit 75; the same two commands continue on
+    another
+    machine. Ctrl-C once: save, store, stop; twice: now. A closed terminal stops nothing.
+
+    The command sees SPOTWARP_RUN_ID, SPOTWARP_GENERATION, SPOTWARP_RESUMED (0 or 1), SPOTWARP_LAST_CHECKPOINT, and
+    SPOTWARP_NOTICE_FILE, which appears when the machine is about to go.
+
+    Examples:
+
+    spotwarp run --command 'torchrun --nproc_per_node=8 train.py'
+
+    spotwarp run -- python train.py --epochs 3
+
+    spotwarp run --command 'python train.py' --resume-args '--resume_from_checkpoint {checkpoint}'
+
+    spotwarp run
+
+    Exit codes: the command's own; 75 preempted and stored; 125 SpotWarp could not do its part; 126, 127 the command
+    cannot
+    be started; 130 stopped.
+    """
+    if restore and keep_local:
+        raise UsageError("--restore and --keep-local exclude each other")
+    if command is not None and context.args:
+        raise UsageError("give the command once: --command '…' or after --")
+    from spotwarp.execution.job import Choice, Wish, run_job
+
+    opened = enter(run_name, interval=interval, lease=lease, grace=grace)
+    wish = Wish(
+        command=(command,) if command is not None else tuple(context.args),
+        shell=command is not None,
+        resume_args=resume_args,
+        takeover=takeover,
+        choice=Choice.RESTORE if restore else Choice.KEEP if keep_local else Choice.ASK,
+    )
+    outcome = run_job(
+        opened.workspace,
+        opened.config,
+        opened.repository,
+        opened.log(),
+        wish,
+        clock=opened.clock,
+        rng=opened.rng,
+        say=render.note,
+        ask=_ask if sys.stdin.isatty() and sys.stderr.isatty() else None,
+    )
+    if as_json:
+        sys.stderr.write(json.dumps(outcome.facts()) + "\n")
+    return outcome.code
+
+
+def _ask(question: str) -> str:
+    answer: str = typer.prompt(question, err=True, default="stop")
+    return answer

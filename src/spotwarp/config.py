@@ -1,0 +1,403 @@
+"""`.spotwarp/config.yaml`: every option with its default, read strictly, written with its comments.
+
+Precedence: flag, then `SPOTWARP_<OPTION>`, then the file, then the default. Unknown keys are refused with the nearest
+one suggested and the line. No secret is ever read from or written to it (I11).
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from spotwarp.errors import ConfigError, WorkspaceFault
+
+DIRECTORY: Final = ".spotwarp"
+FILE: Final = "config.yaml"
+
+_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SIZES: Final = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "kB": 10**3, "MB": 10**6, "GB": 10**9}
+
+
+def duration(value: object) -> float:
+    """Seconds from `20s`, `1.5m`, `2h` or a bare number of seconds. Raises `ValueError`."""
+    if isinstance(value, bool):
+        raise ValueError("is not a duration")
+    if isinstance(value, (int, float)):
+        seconds = float(value)
+    else:
+        match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)?\s*", str(value))
+        if not match:
+            raise ValueError("is not a duration such as 20s, 5m or 1h")
+        seconds = float(match[1]) * _UNITS[match[2] or "s"]
+    if not 0 <= seconds < 10**9:
+        raise ValueError("is not a sensible duration")
+    return seconds
+
+
+def _bounded(low: float, high: float) -> Callable[[object], float]:
+    def parse(value: object) -> float:
+        seconds = duration(value)
+        if not low <= seconds <= high:
+            raise ValueError(f"must be between {spell(low)} and {spell(high)}")
+        return seconds
+
+    return parse
+
+
+def spell(seconds: float) -> str:
+    """A duration as the config file spells it."""
+    for unit in ("d", "h", "m"):
+        if seconds >= _UNITS[unit] and seconds % _UNITS[unit] == 0:
+            return f"{seconds / _UNITS[unit]:g}{unit}"
+    return f"{seconds:g}s"
+
+
+def _interval(value: object) -> float | None:
+    if value == "auto":
+        return None
+    try:
+        return _bounded(1, 86400)(value)
+    except ValueError as error:
+        raise ValueError(f"{error} (or auto)") from error
+
+
+def _size(value: object) -> int:
+    match = re.fullmatch(r"\s*([0-9]+)\s*([A-Za-z]*)\s*", str(value))
+    if isinstance(value, bool) or not match or match[2] not in _SIZES:
+        raise ValueError("is not a size such as 64MiB")
+    return int(match[1]) * _SIZES[match[2]]
+
+
+def _count(low: int, high: int) -> Callable[[object], int]:
+    def parse(value: object) -> int:
+        text = str(value)
+        if isinstance(value, bool) or not text.isdecimal() or not low <= int(text) <= high:
+            raise ValueError(f"must be a whole number between {low} and {high}")
+        return int(text)
+
+    return parse
+
+
+def _share(value: object) -> float:
+    try:
+        share = float(str(value))
+    except ValueError as error:
+        raise ValueError("must be a number between 0.1 and 0.9") from error
+    if not 0.1 <= share <= 0.9:
+        raise ValueError("must be a number between 0.1 and 0.9")
+    return share
+
+
+def _flag(value: object) -> bool:
+    known = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    text = str(value).lower()
+    if text not in known:
+        raise ValueError("must be true or false")
+    return known[text]
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError("must be text")
+    return value
+
+
+def _run(value: object) -> str:
+    from spotwarp.errors import UsageError
+    from spotwarp.model import checked_run
+
+    try:
+        return checked_run(_text(str(value) if isinstance(value, int) else value))
+    except UsageError as error:
+        raise ValueError(f"{error}") from error
+
+
+def _patterns(value: object) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not all(isinstance(p, str) and p.strip() for p in value):
+        raise ValueError("must be a list of patterns")
+    return tuple(str(p) for p in value)
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One setting: its name, its default as YAML, how it is read, and the comment above it in the file."""
+
+    name: str
+    default: str
+    parse: Callable[[object], Any]
+    comment: str
+
+
+OPTIONS: Final = (
+    Option(
+        "remote_path",
+        "",
+        _text,
+        "Where everything is stored: s3://bucket/prefix, file:///dir or a plain path.\n"
+        "Credentials, endpoint and region come from the usual environment variables, never from here.",
+    ),
+    Option(
+        "run",
+        "main",
+        _run,
+        "The run this workspace continues. Another name is another, independent run.",
+    ),
+    Option(
+        "interval",
+        "auto",
+        _interval,
+        "How often the workspace is stored besides at every completed checkpoint:\n"
+        "auto, or 1s to 24h. auto keeps the cost of a cycle under a tenth of the time.",
+    ),
+    Option(
+        "lease",
+        "20s",
+        _bounded(0.5, 3600),
+        "A holder that shows no heartbeat for this long may be taken over.",
+    ),
+    Option(
+        "grace",
+        "30s",
+        _bounded(1, 86400),
+        "Time from SIGTERM (or a preemption notice without a deadline) to the end of the machine.",
+    ),
+    Option(
+        "sync_share",
+        "0.5",
+        _share,
+        "Part of that time kept for the final sync; the rest is the training command's, to save.",
+    ),
+    Option(
+        "linger",
+        "10s",
+        _bounded(0, 86400),
+        "How long processes that the command left behind may go on after it has ended.",
+    ),
+    Option(
+        "patience",
+        "10m",
+        _bounded(0, 86400),
+        "How long the final sync of a command that ended by itself waits for a store that is away.",
+    ),
+    Option(
+        "settle",
+        "2s",
+        _bounded(0, 3600),
+        "A checkpoint counts as complete when none of its files changed for this long.",
+    ),
+    Option(
+        "keep_resumable",
+        "3",
+        _count(1, 1000),
+        "Retention: snapshots of the newest so many resumable checkpoints ...",
+    ),
+    Option(
+        "keep_hourly",
+        "24",
+        _count(0, 8760),
+        "... and one snapshot per hour, for so many hours.",
+    ),
+    Option(
+        "prune",
+        "true",
+        _flag,
+        "Delete what retention let go, while running, where the credential may delete.",
+    ),
+    Option(
+        "log_limit",
+        "64MiB",
+        _size,
+        "The command's output is kept in .spotwarp/log/, at most this much of it.",
+    ),
+    Option(
+        "single_writer",
+        "false",
+        _flag,
+        "Use a store without create-if-absent. Nothing then stops two machines from writing one run:\n"
+        "you must make sure that there is only ever one.",
+    ),
+    Option(
+        "exclude",
+        "[]",
+        _patterns,
+        "What not to store, in .gitignore syntax. Always excluded: __pycache__/, SpotWarp's own\n"
+        "runtime files, and certain secrets such as .env. Virtual environments are stored unless listed here.",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The settings in force. Durations in seconds, sizes in bytes; `interval_s` None means auto."""
+
+    remote_path: str
+    run: str
+    interval_s: float | None
+    lease_s: float
+    grace_s: float
+    sync_share: float
+    linger_s: float
+    patience_s: float
+    settle_s: float
+    keep_resumable: int
+    keep_hourly: int
+    prune: bool
+    log_limit: int
+    single_writer: bool
+    exclude: tuple[str, ...] = field(default=())
+
+
+_FIELDS: Final = {name: f"{name}_s" for name in ("interval", "lease", "grace", "linger", "patience", "settle")}
+
+
+def path_in(workspace: Path) -> Path:
+    """Where the config of a workspace is."""
+    return workspace / DIRECTORY / FILE
+
+
+def find_workspace(start: Path) -> Path:
+    """The nearest directory at or above `start` that was initialised. Raises `ConfigError`."""
+    for directory in (start, *start.parents):
+        if path_in(directory).is_file():
+            return directory
+    raise ConfigError(f"{start} is not a SpotWarp workspace", hint="Run `spotwarp init --remote-path URL` in it first.")
+
+
+def load(workspace: Path, *, env: Mapping[str, str], overrides: Mapping[str, object] | None = None) -> Config:
+    """The config of `workspace`. `overrides` (flags) win over `env`, which wins over the file.
+
+    Raises `ConfigError` with file, line and the nearest known key.
+    """
+    values = {option.name: (option.default, "the default") for option in OPTIONS}
+    given, lines = _read(path_in(workspace))
+    merged: dict[str, tuple[object, str]] = dict(values)
+    merged |= {name: (value, f"{path_in(workspace)}, line {lines.get(name, 1)}") for name, value in given.items()}
+    for option in OPTIONS:
+        variable = f"SPOTWARP_{option.name.upper()}"
+        if env.get(variable):
+            merged[option.name] = (env[variable].split(":") if option.name == "exclude" else env[variable], variable)
+    merged |= {
+        name: (value, f"--{name.replace('_', '-')}") for name, value in (overrides or {}).items() if value is not None
+    }
+    parsed: dict[str, Any] = {}
+    for option in OPTIONS:
+        value, source = merged[option.name]
+        if option.name == "exclude" and value == "[]":
+            value = []
+        try:
+            parsed[_FIELDS.get(option.name, option.name)] = option.parse(value)
+        except ValueError as error:
+            raise ConfigError(f"{option.name}: {value!r} {error} ({source})", hint=_first_line(option)) from error
+    return Config(**parsed)
+
+
+def _first_line(option: Option) -> str:
+    return option.comment.split("\n")[0]
+
+
+def _read(path: Path) -> tuple[dict[str, object], dict[str, int]]:
+    """Keys and values of the file, and the line of each key. Raises `ConfigError`."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import MarkedYAMLError
+
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"{path.parent.parent} is not a SpotWarp workspace", hint="Run `spotwarp init --remote-path URL` first."
+        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{path} cannot be read: {error}", hint="`spotwarp init` writes a new one when it is moved away."
+        ) from error
+    try:
+        data = YAML(typ="rt").load(text)
+    except MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise ConfigError(
+            f"{path}, line {line}: {error.problem}", hint="Mend that line; nothing was changed."
+        ) from error
+    if not isinstance(data, dict):
+        raise ConfigError(
+            f"{path} is empty or damaged", hint="Move it away and run `spotwarp init --remote-path URL` again."
+        )
+    lines = {str(key): data.lc.key(key)[0] + 1 for key in data}  # type: ignore[attr-defined]  # ruamel's own dict
+    known = [option.name for option in OPTIONS]
+    for key in data:
+        if key not in known:
+            near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
+            raise ConfigError(
+                f"{path}, line {lines[str(key)]}: unknown option {str(key)!r}",
+                hint=f"Did you mean {near[0]!r}?" if near else f"Known options: {', '.join(known)}.",
+            )
+    return {str(k): v for k, v in data.items()}, lines
+
+
+def render(values: Mapping[str, object]) -> str:
+    """The text of a new config file: every option with its comment and its default, or the given value."""
+    parts = ["# SpotWarp. Every option stands here with its default; `spotwarp run --help` says how to override one.\n"]
+    for option in OPTIONS:
+        comment = "".join(f"# {line}\n" for line in option.comment.split("\n"))
+        parts.append(f"\n{comment}{option.name}:{_yaml(values.get(option.name, None), option.default)}\n")
+    return "".join(parts)
+
+
+def _yaml(value: object, default: str) -> str:
+    if value is None:
+        return " " + (default or '""')
+    if isinstance(value, bool):
+        return " true" if value else " false"
+    if isinstance(value, (list, tuple)):
+        return "".join(f"\n  - {_quoted(str(v))}" for v in value) or " []"
+    return " " + _quoted(str(value))
+
+
+def _quoted(text: str) -> str:
+    if re.fullmatch(r"[A-Za-z0-9/][A-Za-z0-9_./+@=:-]*", text) and ": " not in text and not text.endswith(":"):
+        return text
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def write(workspace: Path, text: str) -> None:
+    """Replace the config file whole, durably, readable only by its owner. Raises `WorkspaceFault`."""
+    path = path_in(workspace)
+    temporary = path.with_name(f".{FILE}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with os.fdopen(
+            os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w", encoding="utf-8"
+        ) as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(path)
+    except OSError as error:
+        raise WorkspaceFault(f"{path} cannot be written: {error}", hint="Is the disk full or read-only?") from error
+
+
+def add_exclude(workspace: Path, patterns: list[str]) -> list[str]:
+    """Add patterns to `exclude`, keeping every comment. Returns those that were new."""
+    import io
+
+    from ruamel.yaml import YAML
+
+    path = path_in(workspace)
+    given, _ = _read(path)
+    present = _patterns(given.get("exclude"))
+    new = [p for p in dict.fromkeys(patterns) if p not in present]
+    if new:
+        yaml = YAML(typ="rt")
+        yaml.indent(mapping=2, sequence=4, offset=2)
+        data = yaml.load(path.read_text("utf-8"))
+        data["exclude"] = [*present, *new]
+        out = io.StringIO()
+        yaml.dump(data, out)
+        write(workspace, out.getvalue())
+    return new

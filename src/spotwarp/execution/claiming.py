@@ -1,0 +1,78 @@
+"""Taking a run: wait for the turn, claim, know who we are. The rules are the run log's; here they are followed."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from spotwarp.clock import Clock
+from spotwarp.execution.command import Command
+from spotwarp.persistence.runlog import lease
+from spotwarp.persistence.runlog.entry import Claim
+from spotwarp.persistence.runlog.lease import wait_for_turn
+from spotwarp.persistence.runlog.log import Head, RunLog
+from spotwarp.persistence.store.api import Store
+
+VARIABLES = (
+    "SPOTWARP_RUN_ID",
+    "SPOTWARP_GENERATION",
+    "SPOTWARP_RESUMED",
+    "SPOTWARP_LAST_CHECKPOINT",
+    "SPOTWARP_NOTICE_FILE",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Claimant:
+    """What a claim says of the claimant."""
+
+    command: Command | None
+    workspace: Path
+    lease_s: float
+    takeover: bool
+
+
+def claim(log: RunLog, store: Store, who: Claimant, *, clock: Clock, say: Callable[[str], None]) -> Claim:
+    """Wait until the run may be taken and take it. A heartbeat of this life must be beating already (R8).
+
+    Raises `LeaseHeld` (also when another was first), `RunEnded`, `StoreUnavailable`.
+    """
+    turn = wait_for_turn(log, store, lease_s=who.lease_s, clock=clock, takeover=who.takeover, say=say)
+    return lease.claim(log, turn, _draft(who))
+
+
+def _draft(who: Claimant) -> Claim:
+    """Who claims, and for what; the lease fills in the rest."""
+    command = who.command
+    return Claim(
+        generation=0,
+        machine=machine_id(),
+        cause="",
+        base=0,
+        lease_s=who.lease_s,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        command=command.words if command else (),
+        shell=command.shell if command else False,
+        cwd=command.cwd if command else "",
+        workspace=str(who.workspace),
+        env=VARIABLES,
+    )
+
+
+def machine_id() -> str:
+    """This machine: what the orchestrator calls it, else host and boot. A reboot is another machine."""
+    given = os.environ.get("SPOTWARP_MACHINE_ID")
+    if given:
+        return given
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{socket.gethostname()}-{boot[:8]}"
+
+
+def last_claim(log: RunLog, head: Head) -> Claim | None:
+    """The claim of the current generation, which carries the recorded command."""
+    entry = log.read(head.state.claim) if head.state.claim else None
+    return entry if isinstance(entry, Claim) else None

@@ -1,0 +1,67 @@
+"""The training command: given or recorded, with the checkpoint put in, and the environment it sees. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from spotwarp.errors import UsageError
+from spotwarp.persistence.runlog.entry import Claim
+
+MARK = "{checkpoint}"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What to run: one `bash -c` string (`shell`) or an argument vector, in `cwd` (relative to the workspace)."""
+
+    words: tuple[str, ...]
+    shell: bool
+    cwd: str
+
+    def shown(self) -> str:
+        """For people."""
+        return self.words[0] if self.shell and self.words else shlex.join(self.words)
+
+
+def resolve(given: tuple[str, ...], *, shell: bool, cwd: str, recorded: Claim | None) -> Command:
+    """The command given, else the one recorded in the run. Raises `UsageError` when there is neither."""
+    if given and any(given):
+        return Command(given, shell, cwd)
+    if given:
+        raise UsageError("the command is empty", hint="spotwarp run --command 'python train.py'")
+    if recorded is not None and recorded.command:
+        return Command(recorded.command, recorded.shell, recorded.cwd)
+    raise UsageError(
+        "no command was given and the run has none recorded yet", hint="spotwarp run --command 'python train.py'"
+    )
+
+
+def with_checkpoint(command: Command, resume_args: str | None, checkpoint: str | None) -> str | list[str]:
+    """What to start: `{checkpoint}` replaced by the newest resumable checkpoint's path, `resume_args` added if there
+    is one.
+
+    Without a checkpoint the mark becomes empty and `resume_args` are left out. In a shell string the path is quoted.
+    """
+    if command.shell:
+        path = shlex.quote(checkpoint) if checkpoint else ""
+        text = command.words[0].replace(MARK, path)
+        return f"{text} {resume_args.replace(MARK, path)}" if resume_args and checkpoint else text
+    words = [w.replace(MARK, checkpoint or "") for w in command.words]
+    if resume_args and checkpoint:
+        words += [w.replace(MARK, checkpoint) for w in shlex.split(resume_args)]
+    return words
+
+
+def environment(
+    inherited: Mapping[str, str], *, run: str, generation: int, resumed: bool, checkpoint: str | None
+) -> dict[str, str]:
+    """What the command sees of SpotWarp, over what it inherits."""
+    return {
+        **inherited,
+        "SPOTWARP_RUN_ID": run,
+        "SPOTWARP_GENERATION": str(generation),
+        "SPOTWARP_RESUMED": "1" if resumed else "0",
+        "SPOTWARP_LAST_CHECKPOINT": checkpoint or "",
+    }

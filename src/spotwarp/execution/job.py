@@ -1,0 +1,298 @@
+"""`spotwarp run`, from the first step to the last.
+
+lock → recover → beat → wait for the turn → restore → claim → catch up → clear the way → start → sync, again and again
+→ the tree
+is gone → final sync, read back → seal or complete → exit code. The order of the end is the supervisor's; this file does
+what it says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spotwarp.clock import Clock, Rng
+from spotwarp.config import Config, load
+from spotwarp.errors import ConfigError, ExecutionError, Interrupted, LocalWork
+from spotwarp.execution import lock
+from spotwarp.execution.claiming import Claimant, claim, last_claim
+from spotwarp.execution.command import Command, resolve
+from spotwarp.execution.localstate import runtime
+from spotwarp.execution.restoring import Restorer, refuse_ended
+from spotwarp.execution.supervised import Outcome, Supervised
+from spotwarp.execution.sync import Syncer, snapshot_answer
+from spotwarp.execution.workspace import Choice
+from spotwarp.persistence.receipts import seal
+from spotwarp.persistence.repository import Repository
+from spotwarp.persistence.runlog.entry import Claim
+from spotwarp.persistence.runlog.fold import Refusal
+from spotwarp.persistence.runlog.lease import Heart, Holding
+from spotwarp.persistence.runlog.log import RunLog
+
+Say = Callable[[str], None]
+Facts = dict[str, str | int | float | bool | None]
+
+__all__ = ["Choice", "Outcome", "Wish", "run_job", "sync_once"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the user asked of `run`."""
+
+    command: tuple[str, ...]
+    shell: bool
+    resume_args: str | None = None
+    takeover: bool = False
+    choice: Choice = Choice.ASK
+
+
+def run_job(
+    workspace: Path,
+    config: Config,
+    repository: Repository,
+    log: RunLog,
+    wish: Wish,
+    *,
+    clock: Clock,
+    rng: Rng,
+    say: Say,
+    ask: Callable[[str], str] | None = None,
+) -> Outcome:
+    """Run the command to its end, whatever that is. Must be called from the main thread (signals)."""
+    with (
+        lock.hold(workspace, what="run", since=clock.wall().isoformat(timespec="seconds")),
+        _interruptible() as cancel,
+    ):
+        return _Job(
+            workspace, config, repository, log, wish, clock=clock, rng=rng, say=say, ask=ask, cancel=cancel
+        ).run()
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[threading.Event]:
+    """Until the command starts, SIGINT and SIGTERM end whatever is being waited for; SIGHUP ends nothing."""
+    cancel = threading.Event()
+
+    def interrupt(number: int, _: object) -> None:
+        cancel.set()
+        raise _Signalled(number)
+
+    before = {s: signal.signal(s, interrupt) for s in (signal.SIGINT, signal.SIGTERM)}
+    before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda *_: None)
+    try:
+        yield cancel
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Signalled(Interrupted):
+    def __init__(self, number: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(number).name} before the command was started; nothing was lost")
+        self.number = number
+
+
+class _Job:
+    def __init__(
+        self,
+        workspace: Path,
+        config: Config,
+        repository: Repository,
+        log: RunLog,
+        wish: Wish,
+        *,
+        clock: Clock,
+        rng: Rng,
+        say: Say,
+        ask: Callable[[str], str] | None,
+        cancel: threading.Event,
+    ) -> None:
+        self._root, self._config, self._repository, self._log = workspace, config, repository, log
+        self._wish, self._clock, self._rng, self._say, self._ask = wish, clock, rng, say, ask
+        self._restorer = Restorer(workspace, config, repository, log, clock=clock, say=say, cancel=cancel)
+        self._supervised: Supervised | None = None
+        self._lost: Refusal | None = None
+
+    def run(self) -> Outcome:
+        """The whole life of one attempt."""
+        command = self._command()
+        self._restorer.recover()
+        heart = self._start_heart()
+        try:
+            self._bring_up()
+            claimed = self._claim(command)
+            heart.holding = Holding(claimed.generation, self._log.life)
+            resumed = self._catch_up(claimed)
+            self._supervised = self._prepare(command, claimed, heart, resumed=resumed)
+            return self._supervised.run(self._lost)
+        except _Signalled as stopped:
+            if stopped.number == signal.SIGTERM:
+                return Outcome(75, stopped.message, None)
+            raise
+        finally:
+            heart.stop()
+
+    def _command(self) -> Command:
+        head = self._log.head()
+        refuse_ended(head, self._log.run)
+        recorded = last_claim(self._log, head)
+        cwd = os.path.relpath(Path.cwd(), self._root)
+        command = resolve(self._wish.command, shell=self._wish.shell, cwd="" if cwd == "." else cwd, recorded=recorded)
+        if recorded is not None and recorded.command and recorded.command != command.words:
+            self._say(
+                f"the command differs from the run's last: was {Command(recorded.command, recorded.shell, '').shown()}"
+            )
+        return command
+
+    def _start_heart(self) -> Heart:
+        def facts() -> tuple[str, Facts]:
+            return self._supervised.beat() if self._supervised else ("preparing", {})
+
+        def lost(refusal: Refusal) -> None:
+            self._lost = refusal
+            if self._supervised is not None:
+                self._supervised.fenced(refusal.reason)
+
+        heart = Heart(
+            self._log,
+            self._repository.store,
+            lease_s=self._config.lease_s,
+            clock=self._clock,
+            facts=facts,
+            on_lost=lost,
+        )
+        heart.start()
+        return heart
+
+    def _bring_up(self) -> bool:
+        """Restore where the workspace is behind; on a terminal the user is asked about newer local work."""
+        try:
+            return self._restorer.bring_up(self._wish.choice)
+        except LocalWork as work:
+            if self._ask is None:
+                raise
+            self._say(work.message)
+            answer = self._ask("restore (set local work aside), keep-local, or stop?").strip().lower()
+            if answer not in ("restore", "keep-local"):
+                raise
+            self._wish = Wish(
+                self._wish.command, self._wish.shell, self._wish.resume_args, self._wish.takeover, Choice(answer)
+            )
+            return self._restorer.bring_up(self._wish.choice)
+
+    def _claim(self, command: Command) -> Claim:
+        who = Claimant(command, self._root, self._config.lease_s, self._wish.takeover)
+        claimed = claim(self._log, self._repository.store, who, clock=self._clock, say=self._say)
+        self._repository.enlist(self._log.run)
+        self._say(f"run {self._log.run!r}, generation {claimed.generation} ({claimed.cause})")
+        return claimed
+
+    def _catch_up(self, claimed: Claim) -> bool:
+        """R10: start from the last snapshot below the claim, not from what was prepared. True when there is one."""
+        self._bring_up()
+        self._restorer.clear_the_way()
+        return claimed.base > 0
+
+    def _prepare(self, command: Command, claimed: Claim, heart: Heart, *, resumed: bool) -> Supervised:
+        syncer = Syncer(
+            self._root,
+            self._config,
+            self._repository,
+            self._log,
+            claimed.generation,
+            clock=self._clock,
+            rng=self._rng,
+            say=self._say,
+            excludes=self._live_excludes(),
+        )
+        return Supervised(
+            self._root,
+            self._config,
+            self._repository,
+            self._log,
+            syncer,
+            command,
+            self._wish.resume_args,
+            generation=claimed.generation,
+            resumed=resumed,
+            heart=heart,
+            clock=self._clock,
+            say=self._say,
+        )
+
+    def _live_excludes(self) -> Callable[[], tuple[str, ...]]:
+        """`exclude` as the config file has it now; a file that cannot be read at the moment changes nothing."""
+        last = [self._config.exclude]
+
+        def read() -> tuple[str, ...]:
+            with contextlib.suppress(ConfigError):
+                last[0] = load(self._root, env=os.environ).exclude
+            return last[0]
+
+        return read
+
+
+def sync_once(
+    workspace: Path,
+    config: Config,
+    repository: Repository,
+    log: RunLog,
+    *,
+    takeover: bool,
+    clock: Clock,
+    rng: Rng,
+    say: Say,
+) -> dict[str, Any]:
+    """`spotwarp sync` without a run at work: claim, store, read back, seal as stopped. Returns the snapshot's facts.
+
+    A workspace that is behind the run is not stored over it: `LocalWork`. A run that has ended is not touched:
+    `RunEnded`.
+    """
+    with lock.hold(workspace, what="sync", since=clock.wall().isoformat(timespec="seconds")):
+        head = log.head()
+        refuse_ended(head, log.run)
+        restorer = Restorer(workspace, config, repository, log, clock=clock, say=say)
+        restorer.recover()
+        _refuse_behind(workspace, repository, log)
+        recorded = last_claim(log, head)
+        command = Command(recorded.command, recorded.shell, recorded.cwd) if recorded and recorded.command else None
+        runtime(workspace).mkdir(exist_ok=True)
+        heart = Heart(
+            log,
+            repository.store,
+            lease_s=config.lease_s,
+            clock=clock,
+            facts=lambda: ("syncing", {}),
+            on_lost=lambda _: None,
+        )
+        heart.start()
+        try:
+            who = Claimant(command, workspace, config.lease_s, takeover)
+            claimed = claim(log, repository.store, who, clock=clock, say=say)
+            heart.holding = Holding(claimed.generation, log.life)
+            repository.enlist(log.run)
+            syncer = Syncer(workspace, config, repository, log, claimed.generation, clock=clock, rng=rng, say=say)
+            done = syncer.sync(final=True, quiet=False)
+            if done.verified is None:
+                raise ExecutionError("the snapshot was not committed")
+            seal(log, done.verified, phase="stopped", exit_code=None, reason="sync")
+        finally:
+            heart.stop()
+        return snapshot_answer(done.snapshot)
+
+
+def _refuse_behind(workspace: Path, repository: Repository, log: RunLog) -> None:
+    from spotwarp.execution.workspace import origin_of
+
+    head = log.head()
+    if head.state.snapshot and origin_of(workspace, repository, log.run) != head.state.snapshot:
+        raise LocalWork(
+            f"this workspace is not from the run's last snapshot ({head.state.snapshot}); storing it would bury that one",
+            hint="`spotwarp restore` brings it up; `spotwarp run --keep-local` goes on from what is here.",
+        )

@@ -1,0 +1,84 @@
+"""Judging the checkpoints of one scan: parsed, whole, and quiet (I5).
+
+`judge` of the checkpoints package says what a directory holds; here it becomes a fact of the snapshot, unless
+something is
+still writing it. Times compared are the file system's own, never a clock of ours.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from spotwarp.config import DIRECTORY as OWN
+from spotwarp.execution.checkpoints import Checkpoint, CheckpointClass, in_the_way, judge, survey, walk
+from spotwarp.persistence.manifest import DIRECTORY, CheckpointFact
+from spotwarp.persistence.scan import Scanned
+
+STILL_WRITTEN = "was still being written"
+
+
+def judge_all(root: Path, entries: Sequence[Scanned], *, settle_s: float) -> tuple[CheckpointFact, ...]:
+    """The checkpoints and model directories among `entries`. `settle_s` 0: nothing writes any more.
+
+    A checkpoint changed less than `settle_s` ago is torn; a model directory that is not whole is no fact at all,
+    since nothing
+    would be set aside for it.
+    """
+    found = survey((entry.path, entry.kind == DIRECTORY) for entry in entries)
+    now_ns = _file_system_time(root) if settle_s else 0
+    latest = _latest_change(entries, found.checkpoints) if settle_s else {}
+    facts = []
+    for path in found.checkpoints:
+        verdict = judge(root, path)
+        changed = latest.get(path, 0)
+        if verdict.cls is not CheckpointClass.TORN and settle_s and now_ns - changed < settle_s * 1e9:
+            facts.append(_fact(verdict, cls="torn", reason=STILL_WRITTEN))
+        else:
+            facts.append(_fact(verdict))
+    models = (judge(root, path) for path in found.models if path)
+    facts += [_fact(verdict) for verdict in models if verdict.cls is not CheckpointClass.TORN]
+    return tuple(facts)
+
+
+def blocking(root: Path) -> list[Checkpoint]:
+    """The checkpoints on this disk that must be set aside before a trainer starts. Nothing may be writing."""
+    return in_the_way(judge(root, path) for path in survey(walk(root)).checkpoints)
+
+
+def _fact(verdict: Checkpoint, *, cls: str | None = None, reason: str | None = None) -> CheckpointFact:
+    return CheckpointFact(
+        path=verdict.path,
+        cls=cls or str(verdict.cls),
+        step=verdict.step,
+        framework=verdict.framework,
+        reason=verdict.reason if reason is None else reason,
+        bytes=verdict.bytes,
+        loss=verdict.loss,
+        world_size=verdict.world_size,
+    )
+
+
+def _latest_change(entries: Sequence[Scanned], checkpoints: Sequence[bytes]) -> dict[bytes, int]:
+    """The newest time stamp (ns) of anything in each checkpoint directory."""
+    latest = dict.fromkeys(checkpoints, 0)
+    for entry in entries:
+        above = entry.path
+        while above:
+            if above in latest:
+                latest[above] = max(latest[above], entry.mtime_ns, entry.ctime_ns)
+                break
+            above = above.rpartition(b"/")[0]
+    return latest
+
+
+def _file_system_time(root: Path) -> int:
+    """Now (ns), as the workspace's file system stamps it."""
+    probe = root / OWN / ".now"
+    descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(descriptor, b".")
+        return os.fstat(descriptor).st_mtime_ns
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,89 @@
+"""What a workspace knows of itself: which snapshot it stems from, and a restore that is under way.
+
+Small JSON files under `.spotwarp/`, written whole and synced before their rename. They are a cache: one that is missing
+or damaged only means that the workspace is compared with the run by content.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import msgspec
+
+from spotwarp.config import DIRECTORY
+from spotwarp.errors import WorkspaceFault
+
+STATE = "state.json"
+RESTORING = "restoring"
+STAGING = "staging"
+SET_ASIDE = "set-aside"
+STATCACHE = "cache/stat"
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """The workspace's content stems from snapshot `snapshot` of `run` in the repository `repository`."""
+
+    repository: str
+    run: str
+    snapshot: int
+
+
+class Restoring(msgspec.Struct, frozen=True):
+    """A restore is under way. While this stands, no trainer may be started here."""
+
+    run: str
+    repository: str
+    snapshot: int
+    step: Literal["fetching", "clearing", "installing"]
+    clear: tuple[str, ...] = ()
+    """Local paths to set aside first (UTF-8 with surrogate escapes as backslash escapes)."""
+
+
+def runtime(workspace: Path) -> Path:
+    """The directory of SpotWarp's own files."""
+    return workspace / DIRECTORY
+
+
+def load(path: Path, kind: type[T]) -> T | None:
+    """The value in `path`, None when it is missing or damaged."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def save(path: Path, value: msgspec.Struct) -> None:
+    """Replace `path` by `value`, whole and durably. Raises `WorkspaceFault`."""
+    temporary = path.with_name(f".{path.name}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as file:
+            file.write(msgspec.json.encode(value))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(path)
+        _sync_directory(path.parent)
+    except OSError as error:
+        raise WorkspaceFault(
+            f"{path} cannot be written: {error.strerror}", hint="Is the disk full or read-only?"
+        ) from error
+
+
+def remove(path: Path) -> None:
+    """Remove `path` durably; absent is fine."""
+    with contextlib.suppress(FileNotFoundError):
+        path.unlink()
+        _sync_directory(path.parent)
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

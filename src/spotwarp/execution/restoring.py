@@ -1,0 +1,389 @@
+"""A snapshot put in place in a workspace, so that a death at any moment leaves either the old state or a job to finish.
+
+`.spotwarp/restoring` stands from before the first fetched byte to after the last rename. Whoever finds it finishes or
+undoes
+the job before anything else; no trainer is started while it is there (I2).
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from spotwarp.clock import Clock
+from spotwarp.config import Config
+from spotwarp.errors import CorruptObject, RunEnded, SnapshotMissing, UsageError, WorkspaceFault
+from spotwarp.execution import localstate, lock
+from spotwarp.execution.judging import blocking
+from spotwarp.execution.localstate import Origin, Restoring, runtime
+from spotwarp.execution.workspace import (
+    Choice,
+    Difference,
+    compare,
+    decide,
+    is_empty,
+    manifest_at,
+    origin_of,
+)
+from spotwarp.model import human_bytes, human_seconds
+from spotwarp.persistence import staging as stage
+from spotwarp.persistence.beneath import ancestors
+from spotwarp.persistence.entries import shown, torn_name
+from spotwarp.persistence.index import digests_of
+from spotwarp.persistence.install import install, set_aside
+from spotwarp.persistence.manifest import DIRECTORY, FILE, Entry, Manifest
+from spotwarp.persistence.repository import Repository, choose, retained_snapshots
+from spotwarp.persistence.restore import FetchProgress, FetchReport, fetch
+from spotwarp.persistence.runlog.entry import Snapshot
+from spotwarp.persistence.runlog.log import Head, RunLog
+from spotwarp.persistence.scan import scan
+from spotwarp.persistence.statcache import Record, StatCache
+
+Say = Callable[[str], None]
+_BIG = 256 << 20
+
+
+class Restorer:
+    """Restores one run into one workspace whose lock is held."""
+
+    def __init__(
+        self,
+        workspace: Path,
+        config: Config,
+        repository: Repository,
+        log: RunLog,
+        *,
+        clock: Clock,
+        say: Say,
+        cancel: threading.Event | None = None,
+    ) -> None:
+        self._root = workspace
+        self._config = config
+        self._repository = repository
+        self._log = log
+        self._clock = clock
+        self._say = say
+        self._cancel = cancel
+        self._own = runtime(workspace)
+
+    # ---- starting up -----------------------------------------------------------------------------------------------
+
+    def recover(self) -> None:
+        """Finish the restore that an earlier life left half done, if there is one."""
+        marker = self._own / localstate.RESTORING
+        staging = self._own / localstate.STAGING
+        if not marker.exists():
+            return
+        left = localstate.load(marker, Restoring)
+        if left is None or left.step == "fetching" or (stage.ready(staging) is None and not staging.exists()):
+            # Nothing was put in place yet (or all of it): the next comparison decides; the fetched part is used again.
+            localstate.remove(marker)
+            return
+        self._say(f"finishing the restore of snapshot {left.snapshot} that was interrupted")
+        self._place(left, [p.encode("utf-8", "surrogateescape") for p in left.clear])
+
+    def bring_up(self, choice: Choice) -> bool:
+        """Bring the workspace to the run's state where it is behind; True when something was restored.
+
+        The newest snapshot with a resumable checkpoint, else the newest. One that is damaged is passed over, loudly.
+        Raises `LocalWork` when the user must choose, `CorruptObject` when no snapshot is whole.
+        """
+        head = self._log.head()
+        if not head.state.snapshot:
+            return False
+        origin = origin_of(self._root, self._repository, self._log.run)
+        if origin == head.state.snapshot and not is_empty(self._root):
+            return False
+        problem: CorruptObject | None = None
+        for snapshot in self._candidates(head):
+            try:
+                return self._bring_to(snapshot, head, choice, fresh=origin is None, origin=origin)
+            except CorruptObject as damage:
+                self._say(f"snapshot {snapshot.n} is damaged: {damage.message}")
+                problem = damage
+        raise CorruptObject(
+            f"no snapshot of run {self._log.run!r} can be restored; the last problem: {problem}",
+            hint="`spotwarp check` lists the damage. Nothing here was changed.",
+        )
+
+    def _candidates(self, head: Head) -> list[Snapshot]:
+        newest_first = retained_snapshots(self._log, head.state)[::-1]
+        resumable = [s for s in newest_first if s.cls == "resumable"]
+        if not newest_first:
+            raise SnapshotMissing(
+                f"run {self._log.run!r} names no readable snapshot", hint="`spotwarp check` says why."
+            )
+        return resumable or newest_first
+
+    def _bring_to(self, snapshot: Snapshot, head: Head, choice: Choice, *, fresh: bool, origin: int | None) -> bool:
+        difference = self.compare(snapshot, fresh=fresh, origin=origin)
+        clear = decide(difference, choice, where=f"snapshot {snapshot.n}", fresh=fresh)
+        if clear is None:
+            self._say("keeping what is here, as asked; the run goes on from it")
+            self._save_origin(head.state.snapshot)
+            return False
+        self.put_in_place(snapshot, difference, clear, position=head.state.snapshot)
+        return True
+
+    def compare(self, snapshot: Snapshot, *, fresh: bool, origin: int | None) -> Difference:
+        """What separates this workspace, which stems from `origin`, from `snapshot`."""
+        manifest = self._repository.manifest(self._log.run, snapshot)
+        cache = StatCache() if fresh else StatCache.load(self._own / localstate.STATCACHE, self._root)
+        return compare(
+            self._root,
+            manifest,
+            snapshot.n,
+            origin=manifest_at(self._repository, self._log, origin) if origin else None,
+            fresh=fresh,
+            cache=cache,
+            exclude=self._config.exclude,
+        )
+
+    def clear_the_way(self) -> list[str]:
+        """Set torn checkpoints on this disk aside under a visible name, so that no trainer resumes from one (I5)."""
+        renamed = []
+        for one in blocking(self._root):
+            number = self._log.head().state.snapshot
+            new = torn_name(one.path, number)
+            path, target = self._path(one.path), self._path(new)
+            again = 2
+            while target.exists():
+                target = self._path(new + b"-%d" % again)
+                again += 1
+            path.rename(target)
+            renamed.append(shown(one.path))
+            self._say(f"set aside {shown(one.path)} as {target.name}: {one.reason}")
+        return renamed
+
+    def _path(self, path: bytes) -> Path:
+        return self._root / path.decode("utf-8", "surrogateescape")
+
+    # ---- putting in place ------------------------------------------------------------------------------------------
+
+    def put_in_place(
+        self, snapshot: Snapshot, difference: Difference, clear: Iterable[bytes], *, position: int
+    ) -> FetchReport:
+        """Fetch what differs, verify it, set `clear` aside, move everything into place."""
+        size = sum(e.size for e in difference.fetch)
+        self._say(f"restoring snapshot {snapshot.n} ({len(difference.fetch)} entries, {human_bytes(size)})")
+        marker = Restoring(self._log.run, self._repository.identity.id, position, "fetching")
+        self._mark(marker)
+        report = fetch(
+            store=self._repository.store,
+            manifest=difference.manifest,
+            wanted=difference.fetch,
+            staging=self._own / localstate.STAGING,
+            clock=self._clock,
+            progress=progress_said(self._say, self._clock, size),
+            cancel=self._cancel,
+        )
+        paths = sorted(set(clear))
+        text = tuple(p.decode("utf-8", "surrogateescape") for p in paths)
+        marker = Restoring(marker.run, marker.repository, position, "clearing", text)
+        self._mark(marker)
+        self._place(marker, paths)
+        self._seed(difference.manifest)
+        rate = human_bytes(report.bytes / max(report.duration_s, 1e-3))
+        self._say(f"restored snapshot {snapshot.n} in {human_seconds(report.duration_s)} ({rate}/s)")
+        return report
+
+    def _place(self, marker: Restoring, clear: Sequence[bytes]) -> None:
+        """The steps after the fetch; each is safe to repeat, and none is repeated after a later one has begun."""
+        aside = self._own / localstate.SET_ASIDE / f"snapshot-{marker.snapshot}"
+        if marker.step == "clearing":
+            moved = set_aside(self._root, clear, aside)
+            if moved:
+                self._say(f"set {len(moved)} path(s) aside in {aside}")
+            self._mark(Restoring(marker.run, marker.repository, marker.snapshot, "installing"))
+        install(self._own / localstate.STAGING, self._root, aside=aside)
+        if marker.snapshot:  # 0: a few paths only, which decide nothing about the rest
+            self._save_origin(marker.snapshot)
+        localstate.remove(self._own / localstate.RESTORING)
+
+    def _mark(self, marker: Restoring) -> None:
+        localstate.save(self._own / localstate.RESTORING, marker)
+
+    def _save_origin(self, position: int) -> None:
+        origin = Origin(self._repository.identity.id, self._log.run, position)
+        localstate.save(self._own / localstate.STATE, origin)
+
+    def _seed(self, manifest: Manifest) -> None:
+        """Let the stat cache know what was just restored, so that the first scan does not read it all again."""
+        seed_cache(self._root, manifest, self._config.exclude).save(self._own / localstate.STATCACHE, self._root)
+
+
+def seed_cache(root: Path, manifest: Manifest, exclude: Sequence[str]) -> StatCache:
+    """A stat cache of files that stand exactly as the manifest has them. Nothing may write in `root` meanwhile."""
+    from spotwarp.persistence.excludes import Excludes
+
+    entries = {e.path: e for e in manifest.entries if e.kind == FILE}
+    records: dict[bytes, Record] = {}
+    for found in scan(root, Excludes(exclude)).entries:
+        entry = entries.get(found.path)
+        if entry is None or found.kind != FILE or (found.size, found.mtime_ns) != (entry.size, entry.mtime_ns):
+            continue
+        digests = digests_of(entry, manifest.blobs)
+        if digests is not None:
+            # Verified and written by us with nobody else about: trusted from its own time stamps on.
+            settled = max(found.ctime_ns, found.mtime_ns) + 3_000_000_000
+            records[found.path] = Record(
+                found.size, found.mtime_ns, found.ctime_ns, found.ino, found.dev, settled, digests
+            )
+    cache = StatCache()
+    cache.replace(records)
+    return cache
+
+
+def progress_said(say: Say, clock: Clock, total: int) -> Callable[[FetchProgress], None] | None:
+    """Progress in words every few seconds, for what takes long enough to wonder."""
+    if total < _BIG:
+        return None
+    started = clock.monotonic()
+    last = [started]
+
+    def tell(progress: FetchProgress) -> None:
+        now = clock.monotonic()
+        if now - last[0] < 5.0 or not progress.done:
+            return
+        last[0] = now
+        rate = progress.done / (now - started)
+        left = (progress.total - progress.done) / rate
+        say(
+            f"{human_bytes(progress.done)} of {human_bytes(progress.total)} "
+            f"({100 * progress.done // max(1, progress.total)} %), {human_bytes(rate)}/s, {human_seconds(left)} left"
+        )
+
+    return tell
+
+
+# ---- the verb ------------------------------------------------------------------------------------------------------
+
+
+def restore_run(
+    workspace: Path,
+    config: Config,
+    repository: Repository,
+    log: RunLog,
+    *,
+    wanted: str,
+    to: Path | None,
+    paths: tuple[str, ...],
+    force: bool,
+    clock: Clock,
+    say: Say,
+) -> dict[str, Any]:
+    """`spotwarp restore`: into the workspace, or to a new or empty directory. Returns the facts to print."""
+    head = log.existing_head()
+    snapshot = choose(log, head.state, wanted)
+    restorer = Restorer(workspace, config, repository, log, clock=clock, say=say)
+    started = clock.monotonic()
+    report: FetchReport | None
+    if to is not None:
+        report = _restore_to(repository, log, snapshot, to.absolute(), paths, clock=clock, say=say)
+        place = to
+    else:
+        with lock.hold(workspace, what="restore", since=clock.wall().isoformat(timespec="seconds")):
+            restorer.recover()
+            report = _restore_here(restorer, workspace, repository, log, head, snapshot, paths, force=force)
+        place = workspace
+    return {
+        "snapshot": snapshot.n,
+        "to": str(place),
+        "files": report.entries if report else 0,
+        "bytes": report.bytes if report else 0,
+        "read_bytes": report.read_bytes if report else 0,
+        "seconds": round(clock.monotonic() - started, 3),
+    }
+
+
+def _restore_here(
+    restorer: Restorer,
+    workspace: Path,
+    repository: Repository,
+    log: RunLog,
+    head: Head,
+    snapshot: Snapshot,
+    paths: tuple[str, ...],
+    *,
+    force: bool,
+) -> FetchReport | None:
+    origin = origin_of(workspace, repository, log.run)
+    difference = restorer.compare(snapshot, fresh=origin is None, origin=origin)
+    chosen = difference
+    if paths:
+        fetched = select(difference.fetch, paths, workspace, whole=difference.manifest)
+        touched = {e.path for e in fetched}
+        own = tuple(p for p in difference.own if p in touched)
+        chosen = Difference(difference.manifest, fetched, (), own)
+    clear = decide(
+        chosen, Choice.RESTORE if force else Choice.ASK, where=f"snapshot {snapshot.n}", fresh=origin is None
+    )
+    position = (origin or 0) if paths else head.state.snapshot
+    return restorer.put_in_place(snapshot, chosen, clear or (), position=position)
+
+
+def _restore_to(
+    repository: Repository,
+    log: RunLog,
+    snapshot: Snapshot,
+    to: Path,
+    paths: tuple[str, ...],
+    *,
+    clock: Clock,
+    say: Say,
+) -> FetchReport:
+    from spotwarp.persistence.entries import renamed_for_torn
+
+    if to.exists() and (not to.is_dir() or any(to.iterdir())):
+        raise UsageError(f"{to} is not empty; nothing was written", hint="Give a new or empty directory.")
+    manifest = renamed_for_torn(repository.manifest(log.run, snapshot), snapshot.n)
+    wanted = select(manifest.entries, paths, None, whole=manifest) if paths else manifest.entries
+    staging = to.with_name(to.name + ".spotwarp-part")
+    report = fetch(
+        store=repository.store,
+        manifest=manifest,
+        wanted=wanted,
+        staging=staging,
+        clock=clock,
+        progress=progress_said(say, clock, sum(e.size for e in wanted)),
+    )
+    aside = to.with_name(to.name + ".spotwarp-aside")
+    install(staging, to, aside=aside)
+    shutil.rmtree(aside, ignore_errors=True)
+    return report
+
+
+def select(
+    entries: Sequence[Entry], paths: tuple[str, ...], base: Path | None, *, whole: Manifest
+) -> tuple[Entry, ...]:
+    """The entries at or below `paths`, with the directories above them. Raises `SnapshotMissing` for a path that is
+    not there."""
+    names = []
+    for text in paths:
+        path = Path(text)
+        if base is not None and path.is_absolute() and path.is_relative_to(base):
+            path = path.relative_to(base)
+        name = str(path).encode("utf-8", "surrogateescape").strip(b"/")
+        if not any(e.path == name or e.path.startswith(name + b"/") for e in whole.entries):
+            raise SnapshotMissing(f"the snapshot has no {text!r}", hint="Paths are relative to the workspace.")
+        names.append(name)
+    chosen = [e for e in entries if any(e.path == n or e.path.startswith(n + b"/") for n in names)]
+    above = {e.path for e in chosen}
+    for path_below in list(above):
+        above.update(ancestors(path_below))
+    return tuple(e for e in entries if e.path in above and (e in chosen or e.kind == DIRECTORY))
+
+
+def refuse_ended(head: Head, run: str) -> None:
+    """Raise `RunEnded` for a run that nothing can be added to."""
+    if head.state.terminal:
+        raise RunEnded(
+            f"run {run!r} is {head.state.terminal}; there is nothing left to train in it",
+            hint="`spotwarp restore` gives its result; start another with `spotwarp run --run NAME`.",
+        )
+
+
+__all__ = ["Restorer", "WorkspaceFault", "refuse_ended", "restore_run", "seed_cache", "select"]

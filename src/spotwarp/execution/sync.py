@@ -1,0 +1,285 @@
+"""One workspace stored, again and again: backup, commit, read back. What the job and `spotwarp sync` share.
+
+Owns the facts about work at risk. A failed sync leaves everything as it was and is told, never raised into training
+(I10). It decides neither when to sync nor what a failure means for the run.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from spotwarp.clock import Clock, Rng
+from spotwarp.config import Config
+from spotwarp.errors import ReadBackFailed, StoreUnavailable
+from spotwarp.execution import localstate
+from spotwarp.execution.judging import judge_all
+from spotwarp.execution.localstate import Origin, runtime
+from spotwarp.persistence.backup import Progress, Uploaded, backup
+from spotwarp.persistence.excludes import Excludes
+from spotwarp.persistence.manifest import CheckpointFact, Manifest, without_packs
+from spotwarp.persistence.receipts import Base, BaseForgotten, Committed, Verified, commit, verify
+from spotwarp.persistence.repository import Repository
+from spotwarp.persistence.retention import Retention
+from spotwarp.persistence.runlog.entry import Snapshot
+from spotwarp.persistence.runlog.log import RunLog
+from spotwarp.persistence.scan import Scanned
+from spotwarp.persistence.statcache import StatCache
+from spotwarp.persistence.store.api import Store
+
+TRIES = 4
+
+
+@dataclass(slots=True)
+class Facts:
+    """How the backup stands, for heartbeat, status and telemetry. Guarded by the syncer's lock."""
+
+    safe_since: float
+    """Monotonic: everything older than this is stored."""
+    pending_bytes: int = 0
+    """Read or to be read by the sync at work, or left over by a failed one."""
+    error: str = ""
+    error_since: str = ""
+    read_bytes: int = 0
+    stored_bytes: int = 0
+    last: Snapshot | None = None
+    checkpoints: tuple[CheckpointFact, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """A sync that ended well: the receipt, or None when nothing had changed since `snapshot`."""
+
+    verified: Verified | None
+    snapshot: Snapshot
+    duration_s: float
+    skipped: int = 0
+    unstable: int = 0
+
+
+@dataclass(slots=True)
+class _Known:
+    """The last snapshot's manifest, so that it is fetched once."""
+
+    number: int = 0
+    manifest: Manifest | None = None
+    distrusted: frozenset[str] = field(default_factory=frozenset)
+
+
+class Syncer:
+    """Stores one workspace for one generation. One sync at a time; callers may come from any thread."""
+
+    def __init__(
+        self,
+        workspace: Path,
+        config: Config,
+        repository: Repository,
+        log: RunLog,
+        generation: int,
+        *,
+        clock: Clock,
+        rng: Rng,
+        say: Callable[[str], None],
+        excludes: Callable[[], Sequence[str]] | None = None,
+    ) -> None:
+        self._root = workspace
+        self._config = config
+        self._repository = repository
+        self._log = log
+        self._generation = generation
+        self._clock = clock
+        self._rng = rng
+        self._say = say
+        self._excludes = excludes or (lambda: config.exclude)
+        self._one = threading.Lock()
+        self._guard = threading.Lock()
+        self._known = _Known()
+        self._cache = StatCache.load(runtime(workspace) / localstate.STATCACHE, workspace)
+        self.facts = Facts(safe_since=clock.monotonic())
+
+    def sync(
+        self,
+        *,
+        final: bool = False,
+        quiet: bool = False,
+        cancel: threading.Event | None = None,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> Synced:
+        """Store the workspace now. `quiet`: nothing writes in it any more. `final`: always commits, and reads all back.
+
+        Raises store and workspace errors, `Fenced`, `RunEnded`, `Interrupted`; then nothing changed but `facts`.
+        """
+        with self._one:
+            started = self._clock.monotonic()
+            try:
+                done = self._attempts(started, final=final, quiet=quiet, cancel=cancel, progress=progress)
+            except Exception as error:
+                self._failed(str(error))
+                raise
+            self._succeeded(done, started)
+            return done
+
+    def _attempts(
+        self,
+        started: float,
+        *,
+        final: bool,
+        quiet: bool,
+        cancel: threading.Event | None,
+        progress: Callable[[Progress], None] | None,
+    ) -> Synced:
+        problem: Exception | None = None
+        for _ in range(TRIES):
+            base = self._base()
+            uploaded = self._upload(base, final=final, quiet=quiet, cancel=cancel, progress=progress)
+            if uploaded.unchanged:
+                return self._nothing_new(base, uploaded, started)
+            try:
+                committed = self._commit(uploaded, base, final=final)
+                verified = read_back(self._repository.store, self._log.run, committed, thorough=final)
+            except BaseForgotten as error:
+                self._known = _Known(distrusted=self._known.distrusted)
+                problem = error
+                continue
+            except ReadBackFailed as error:
+                self._say(f"{error.message}; sending it again")
+                self._known.distrusted |= error.packs
+                problem = error
+                continue
+            self._known = _Known(committed.entry.n, uploaded.manifest, self._known.distrusted)
+            self._record(committed.entry, uploaded)
+            return Synced(
+                verified,
+                committed.entry,
+                self._clock.monotonic() - started,
+                len(uploaded.skipped),
+                len(uploaded.unstable),
+            )
+        raise StoreUnavailable(
+            f"the store does not keep what it acknowledges ({TRIES} tries): {problem}",
+            hint="Do not trust this store; `spotwarp check` lists what is missing.",
+        ) from problem
+
+    def _base(self) -> Base:
+        """What to refer to: the run's last snapshot, from the log's head and never from memory alone (P3)."""
+        head = self._log.head()
+        number = head.state.snapshot
+        if not number or number not in head.state.roots:
+            return Base()
+        if self._known.number != number or self._known.manifest is None:
+            entry = self._log.read(number)
+            if not isinstance(entry, Snapshot):
+                return Base()
+            self._known = _Known(number, self._repository.manifest(self._log.run, entry), self._known.distrusted)
+        manifest = self._known.manifest
+        if manifest is not None and self._known.distrusted & {p.id for p in manifest.packs}:
+            manifest = without_packs(manifest, self._known.distrusted)
+        return Base(number, manifest)
+
+    def _upload(
+        self,
+        base: Base,
+        *,
+        final: bool,
+        quiet: bool,
+        cancel: threading.Event | None,
+        progress: Callable[[Progress], None] | None,
+    ) -> Uploaded:
+        settle_s = 0.0 if quiet else self._config.settle_s
+
+        def judge(root: Path, entries: Sequence[Scanned]) -> tuple[CheckpointFact, ...]:
+            return judge_all(root, entries, settle_s=settle_s)
+
+        def meter(now: Progress) -> None:
+            with self._guard:
+                self.facts.pending_bytes = now.bytes_total
+            if progress is not None:
+                progress(now)
+
+        return backup(
+            store=self._repository.store,
+            run=self._log.run,
+            generation=self._generation,
+            root=self._root,
+            base=base.manifest,
+            cache=self._cache,
+            excludes=Excludes(self._excludes()),
+            judge=judge,
+            clock=self._clock,
+            rng=self._rng,
+            progress=meter,
+            cancel=cancel,
+            always=final,
+        )
+
+    def _commit(self, uploaded: Uploaded, base: Base, *, final: bool) -> Committed:
+        retention = Retention(self._config.keep_resumable, self._config.keep_hourly)
+        return commit(
+            self._log,
+            uploaded,
+            base,
+            generation=self._generation,
+            retention=retention,
+            clock=self._clock,
+            final=final,
+        )
+
+    def _nothing_new(self, base: Base, uploaded: Uploaded, started: float) -> Synced:
+        entry = self._log.read(base.number)
+        assert isinstance(entry, Snapshot)  # noqa: S101 - it is what `_base` read
+        self._save_cache()
+        with self._guard:
+            self.facts.checkpoints = uploaded.manifest.checkpoints
+        return Synced(None, entry, self._clock.monotonic() - started, len(uploaded.skipped))
+
+    def _record(self, entry: Snapshot, uploaded: Uploaded) -> None:
+        """Remember locally what was committed. All of it may be lost without harm."""
+        self._save_cache()
+        origin = Origin(self._repository.identity.id, self._log.run, entry.n)
+        localstate.save(runtime(self._root) / localstate.STATE, origin)
+        with self._guard:
+            self.facts.read_bytes += uploaded.read_bytes
+            self.facts.stored_bytes += uploaded.stored_bytes
+            self.facts.checkpoints = uploaded.manifest.checkpoints
+
+    def _save_cache(self) -> None:
+        self._cache.save(runtime(self._root) / localstate.STATCACHE, self._root)
+
+    def _succeeded(self, done: Synced, started: float) -> None:
+        with self._guard:
+            self.facts.safe_since = started
+            self.facts.pending_bytes = 0
+            self.facts.error = self.facts.error_since = ""
+            self.facts.last = done.snapshot
+
+    def _failed(self, words: str) -> None:
+        with self._guard:
+            self.facts.error = words
+            self.facts.error_since = self.facts.error_since or self._clock.wall().isoformat(timespec="seconds")
+
+    def at_risk_s(self) -> float:
+        """Seconds of work that are stored nowhere, at most."""
+        with self._guard:
+            return max(0.0, self._clock.monotonic() - self.facts.safe_since)
+
+
+def read_back(store: Store, run: str, committed: Committed, *, thorough: bool) -> Verified:
+    """`receipts.verify`, under the name by which this plane speaks of it."""
+    return verify(store, run, committed, thorough=thorough)
+
+
+def snapshot_answer(snapshot: Snapshot) -> dict[str, Any]:
+    """A snapshot's facts, as `sync` prints them."""
+    return {
+        "id": snapshot.n,
+        "generation": snapshot.generation,
+        "time": snapshot.wall,
+        "files": snapshot.files,
+        "bytes": snapshot.bytes,
+        "read_bytes": snapshot.read_bytes,
+        "stored_bytes": snapshot.stored_bytes,
+        "resumable": {"path": snapshot.checkpoint, "step": snapshot.step} if snapshot.cls == "resumable" else None,
+    }

@@ -1,0 +1,163 @@
+"""How a workspace stands to its run, and how it is brought up to it without losing what is only here.
+
+A workspace is *fresh* (it stems from nothing), *current* (from the run's last snapshot) or *behind* (from an earlier
+one). Local
+work is what is neither in the snapshot to restore nor known to have been stored: it is never overwritten unasked.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from spotwarp.config import DIRECTORY as OWN
+from spotwarp.config import FILE as CONFIG_FILE
+from spotwarp.errors import CorruptObject, LocalWork, ObjectMissing, SpotWarpError
+from spotwarp.execution import localstate
+from spotwarp.execution.checkpoints import step_of
+from spotwarp.persistence.compare import LocalFile, hash_local, plan
+from spotwarp.persistence.entries import renamed_for_torn, shown
+from spotwarp.persistence.excludes import Excludes
+from spotwarp.persistence.manifest import DIRECTORY, FILE, Entry, Manifest
+from spotwarp.persistence.repository import Repository
+from spotwarp.persistence.runlog.entry import Snapshot
+from spotwarp.persistence.runlog.log import RunLog
+from spotwarp.persistence.scan import Scanned, scan
+from spotwarp.persistence.statcache import StatCache
+
+_OWN = OWN.encode() + b"/"
+_CONFIG = _OWN + CONFIG_FILE.encode()
+_NAMED = 8
+
+
+class Choice(Enum):
+    """What to do with newer local work."""
+
+    ASK = "ask"
+    RESTORE = "restore"
+    KEEP = "keep-local"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What separates the workspace from a snapshot, decided per path."""
+
+    manifest: Manifest
+    """The snapshot's, with torn checkpoints under the names they come back under."""
+    fetch: tuple[Entry, ...]
+    stale: tuple[bytes, ...]
+    """Here, known to be stored, and no part of the snapshot: set aside."""
+    own: tuple[bytes, ...]
+    """Local work."""
+
+
+def compare(
+    workspace: Path,
+    manifest: Manifest,
+    number: int,
+    *,
+    origin: Manifest | None,
+    fresh: bool,
+    cache: StatCache,
+    exclude: Sequence[str],
+) -> Difference:
+    """Compare the workspace with snapshot `number`. `origin` is the manifest of the snapshot it stems from, if to be
+    had."""
+    found = {e.path: e for e in scan(workspace, Excludes(exclude)).entries if not e.path.startswith(_OWN)}
+    target = renamed_for_torn(manifest, number, taken=frozenset(found))
+    entries = [e for e in target.entries if e.path != _CONFIG]
+    local = {path: _local(workspace, entry, target) for path, entry in found.items()}
+    planned = plan(entries, local, frozenset())
+    before = {e.path: e for e in origin.entries} if origin else {}
+
+    def stored(path: bytes) -> bool:
+        return _stored(found[path], before.get(path), cache)
+
+    extra = [p for p in planned.extra if found[p].kind != DIRECTORY]
+    own = [p for p in planned.differing if found[p].kind != DIRECTORY and not stored(p)]
+    own += [p for p in extra if not stored(p) and (not fresh or _in_checkpoint(p))]
+    stale = () if fresh else tuple(p for p in extra if stored(p))
+    return Difference(target, planned.fetch, stale, tuple(sorted(own)))
+
+
+def _local(workspace: Path, entry: Scanned, manifest: Manifest) -> LocalFile:
+    return LocalFile(entry.kind, entry.size, entry.target, lambda wanted: hash_local(workspace, wanted, manifest.blobs))
+
+
+def _stored(entry: Scanned, before: Entry | None, cache: StatCache) -> bool:
+    """Whether this content is known to have been committed: read unchanged since then, or equal in status to the
+    origin's."""
+    if entry.kind == FILE and cache.lookup(entry) is not None:
+        return True
+    return before is not None and before.kind == entry.kind and entry.kind != FILE and before.target == entry.target
+
+
+def _in_checkpoint(path: bytes) -> bool:
+    parts = path.split(b"/")
+    return any(step_of(part) is not None for part in parts[:-1])
+
+
+def origin_of(workspace: Path, repository: Repository, run: str) -> int | None:
+    """The log position that this workspace's content was decided on, None when it stems from nothing of this run."""
+    origin = localstate.load(localstate.runtime(workspace) / localstate.STATE, localstate.Origin)
+    if origin is None or origin.repository != repository.identity.id or origin.run != run:
+        return None
+    return origin.snapshot
+
+
+def manifest_at(repository: Repository, log: RunLog, number: int) -> Manifest | None:
+    """The manifest of snapshot `number` if it can still be had."""
+    try:
+        entry = log.read(number)
+        return repository.manifest(log.run, entry) if isinstance(entry, Snapshot) else None
+    except (CorruptObject, ObjectMissing):
+        return None
+
+
+def decide(difference: Difference, choice: Choice, *, where: str, fresh: bool) -> tuple[bytes, ...] | None:
+    """The paths to set aside before restoring, or None to leave the workspace as it is. Raises `LocalWork`."""
+    if not difference.own:
+        return difference.stale
+    if choice is Choice.KEEP:
+        return None
+    if choice is Choice.RESTORE:
+        return (*difference.stale, *difference.own)
+    some = ", ".join(shown(p) for p in difference.own[:_NAMED])
+    more = f" and {len(difference.own) - _NAMED} more" if len(difference.own) > _NAMED else ""
+    been = "is not from this run" if fresh else f"is behind {where}"
+    raise LocalWork(
+        f"this workspace {been}, but has work that is stored nowhere: {some}{more}",
+        hint="`--restore` sets it aside under .spotwarp/set-aside/ and takes the run's state; "
+        "`--keep-local` goes on from what is here; or use an empty directory. Nothing was changed.",
+    )
+
+
+def excludes_in(repository: Repository, log: RunLog, env: Mapping[str, str]) -> tuple[str, ...]:
+    """The excludes in the config file that the run's last snapshot holds; none if it cannot be read."""
+    from tempfile import TemporaryDirectory
+
+    from spotwarp import config
+    from spotwarp.clock import SystemClock
+    from spotwarp.persistence.restore import fetch
+
+    del env
+    manifest = manifest_at(repository, log, log.head().state.snapshot)
+    wanted = [e for e in manifest.entries if e.path == _CONFIG and e.kind == FILE] if manifest else []
+    if manifest is None or not wanted:
+        return ()
+    with TemporaryDirectory(prefix="spotwarp-") as scratch:
+        try:
+            staging = Path(scratch) / "workspace"
+            fetch(store=repository.store, manifest=manifest, wanted=wanted, staging=staging, clock=SystemClock())
+            return config.load(staging, env={}).exclude
+        except SpotWarpError:
+            return ()
+
+
+def is_empty(workspace: Path) -> bool:
+    """Whether nothing but SpotWarp's own files is here."""
+    with os.scandir(workspace) as found:
+        return all(entry.name == OWN for entry in found)

@@ -1,0 +1,101 @@
+"""What people write as a remote path, and what is made of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spotwarp.clock import SystemClock, SystemRng
+from spotwarp.errors import UsageError
+from spotwarp.persistence.store.url import open_store, parse_url
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["s3://bkt/p", "s3://bkt/p/", "s3://bkt//p", "s3://bkt/p//", "s3://bkt/./p", "s3://bkt/p/.", "  s3://bkt/p\n"],
+)
+def test_A23_slashes_do_not_matter_in_a_bucket(text: str) -> None:
+    assert str(parse_url(text)) == "s3://bkt/p"
+
+
+@pytest.mark.parametrize("text", ["s3://bkt", "s3://bkt/", "s3://bkt//", "s3://bkt/./"])
+def test_A23_no_prefix_is_one_place_too(text: str) -> None:
+    location = parse_url(text)
+    assert (location.bucket, location.path, str(location)) == ("bkt", "", "s3://bkt")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["/w/p", "/w/p/", "//w/p", "/w//p", "/w/./p", "/w/q/../p", "p", "p/", "./p", "p//", "file:///w/p", "file:///w/p/"]
+    + ["file://localhost/w/p", "file:///w//p"],
+)
+def test_A23_slashes_do_not_matter_in_a_directory(text: str) -> None:
+    location = parse_url(text, cwd=Path("/w"))
+    assert (location.scheme, location.path, str(location)) == ("file", "/w/p", "file:///w/p")
+
+
+def test_what_is_printed_is_read_as_the_same_place() -> None:
+    for text in ("s3://bkt/a b/c+d%20e/é", "s3://my.bucket-1", "/tmp/with space/100%/#1?/ü"):
+        location = parse_url(text)
+        assert parse_url(str(location)) == location
+
+
+def test_home_is_understood(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    assert parse_url("~/store").path == "/home/me/store"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "   ",
+        "s3://",
+        "s3:///p",
+        "s3://b",
+        "s3://b_/p",
+        "s3://-bkt/p",
+        "s3://bk..t/p",
+        "s3://bkt/../other",
+        "s3://bkt/a/..",
+        "s3://bkt/a\\b",
+        "s3://bkt/a\nb",
+        "s3://bkt/" + "x" * 600,
+        "s3:bkt/p",
+        "s3:/bkt/p",
+        "S3//bkt:p/",
+        "gs://bkt/p",
+        "https://s3.amazonaws.com/bkt",
+        "file://host/p",
+        "file:relative",
+        "file:///p?x",
+        "file:///p#x",
+        "file:///a%00b",
+        "/",
+        "//",
+        "/..",
+        "file:///",
+    ],
+)
+def test_nonsense_is_refused_with_a_hint(text: str) -> None:
+    if text == "S3//bkt:p/":
+        assert parse_url(text, cwd=Path("/w")).path == "/w/S3/bkt:p"  # odd, but a relative path
+        return
+    with pytest.raises(UsageError) as caught:
+        parse_url(text, cwd=Path("/w"))
+    assert caught.value.hint
+
+
+def test_a_key_in_the_url_is_refused_and_not_repeated() -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_url("s3://AKIAEXAMPLE:hunter2@bkt/p")
+    assert "hunter2" not in f"{caught.value} {caught.value.hint}"
+
+
+def test_open_store_of_a_directory_asks_nothing_of_it(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "new"), clock=SystemClock(), rng=SystemRng(), env={})
+    assert store.url == f"file://{tmp_path}/new"
+    assert not (tmp_path / "new").exists()
+    store.put_new("config", b"1")
+    assert store.get("config") == b"1"
