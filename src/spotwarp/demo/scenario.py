@@ -186,7 +186,7 @@ def kill_in_save(stage: Stage, machine: Machine) -> Machine:
 
 def freeze_and_take_over(stage: Stage, machine: Machine) -> Machine:
     """The machine hangs, is given up, and wakes in the middle of its work while its successor trains."""
-    machine.until(reached(machine, first_step(machine) + SAVE_EVERY + 6), "training")
+    machine.until(reached(machine, well_on(machine)), "training")
     frozen = machine.freeze()
     at = stage.clock.monotonic()
     stage.tell(f"zombie: {machine.name} hangs")
@@ -202,7 +202,7 @@ def freeze_and_take_over(stage: Stage, machine: Machine) -> Machine:
 
 def death_in_restore(stage: Stage, machine: Machine) -> Machine:
     """The machine dies, and so does the next one in the middle of its restore."""
-    machine.until(reached(machine, first_step(machine) + SAVE_EVERY + 6), "training")
+    machine.until(reached(machine, well_on(machine)), "training")
     at = stage.clock.monotonic()
     machine.kill()
     unlucky = stage.rent()
@@ -223,13 +223,18 @@ def first_step(machine: Machine) -> int:
     return (machine.start_step or (0.0, 0))[1]
 
 
+def well_on(machine: Machine) -> int:
+    """A step at which `machine` has saved twice and is between two saves."""
+    return (first_step(machine) // SAVE_EVERY + 2) * SAVE_EVERY + 6
+
+
 def reached(machine: Machine, step: int) -> Callable[[], bool]:
     """The condition that `machine` has trained `step`."""
     return lambda: bool(machine.steps) and machine.steps[-1][1] >= step
 
 
 def finish(stage: Stage, machine: Machine) -> str:
-    """Let the last machine train to the end; the digest of the weights as another computer gets them from the bucket."""
+    """Let the last machine train to the end; the digest of the weights that another computer gets from the bucket."""
     code = machine.exit_code(2 * DEADLINE_S)
     stage.expect(code == 0, f"the last machine exited with {code}: {machine.last_words()}")
     printed = digest(machine)
