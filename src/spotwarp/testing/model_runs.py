@@ -1,9 +1,9 @@
 """Whole runs, simulated: real log, lease, receipts and prune on machines that die, freeze and revive at any step.
 
-`simulate(seed, scenario)` plays one schedule to its end and raises `Violation` when an invariant breaks (`witness`). The
-machines here are scripts in the shape of `spotwarp run`, their work is a line of marks that each snapshot must carry
-on; everything that decides is the product's own code. `habits` switched off make a script careless, so that tests can
-show that the harness sees it.
+`simulate(seed, scenario)` plays one schedule to its end and raises `Violation` when an invariant breaks (`witness`).
+The machines here are scripts in the shape of `spotwarp run`, their work is a line of marks that each snapshot must
+carry on; everything that decides is the product's own code. A `careless` script lacks a habit, so that tests can show
+that the harness sees it.
 """
 
 from __future__ import annotations
@@ -51,12 +51,13 @@ class Scenario:
     pruners: int = 0
     restores: int = 0
     readers: int = 0
-    retention: Retention = Retention(resumable=1, hourly=0)
+    retention: Retention = field(default_factory=lambda: Retention(resumable=1, hourly=0))
+    append_budget_s: float = 60.0
     patience: int = 6
     """How often a life waits for a held run before it gives up."""
     most_steps: int = 900
     careless: frozenset[str] = frozenset()
-    """Habits switched off: `catch-up`, `objects-first`, `beat-first`, `recheck-base`, `new-life`."""
+    """Habits switched off: `catch-up`, `objects-first`, `beat-first`, `recheck-base`, `gate-fence`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,9 @@ class World:
 
     def log(self, life: str) -> RunLog:
         """A log as a new reader has it."""
-        return RunLog(self.store, RUN, life=life, clock=self.stage, rng=self.rng)
+        return RunLog(
+            self.store, RUN, life=life, clock=self.stage, rng=self.rng, append_budget_s=self.scenario.append_budget_s
+        )
 
     def play(self) -> None:
         """From the first step to the last, then everybody is dead; what is left must be collectable."""

@@ -1,8 +1,8 @@
 """A store in which everything happens that a network and a cloud can do, one step at a time.
 
 For `model_runs`: every verb is a step of an `Interleaver`, and before, in or after it a machine may die or freeze, a
-reply may be lost, a create may be asked for again (409), a put may land much later, or land twice. What lands and what is
-deleted is shown to a witness at that moment. It judges nothing itself.
+reply may be lost, a create may be asked for again (409), a put may land much later, or land twice. What lands and what
+is deleted is shown to a witness at that moment. It judges nothing itself.
 """
 
 from __future__ import annotations

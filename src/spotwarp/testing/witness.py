@@ -1,8 +1,10 @@
-"""What must be true of a run whatever happens: the invariants of the protocol, judged from the bytes in the store alone.
+"""What must be true of a run whatever happens: the protocol's invariants, judged from the bytes in the store alone.
 
-A `Witness` sees each effect at the moment it happens and raises `Violation` at the first that breaks an invariant. It has
-its own, plain notion of who holds the run: it asks the product only what readers accept and what states they fold, and
-then judges that. FENCED, ONE-WRITER, LINEAR, OBJECTS, FINAL, TERMINAL, BOUND, STATE, EARLY, JUSTIFIED, GATE, ACK, LOST.
+A `Witness` sees each effect at the moment it happens and raises `Violation` at the first that breaks an invariant. It
+has its own, plain notion of who holds the run: it asks the product only what readers accept and what states they fold,
+and then judges that. A violation opens with the invariant's name: FENCED, ONE-WRITER, LINEAR, OBJECTS, FINAL, TERMINAL,
+SEALED, BOUND, UNBORN, EARLY (the log), STATE, ACK, REUSED (reading and writing it), JUSTIFIED, GATE (what machines and
+controllers conclude), LOST (what is deleted); `bystanders` add LEAK, `model_runs` LIVE.
 """
 
 from __future__ import annotations

@@ -63,12 +63,15 @@ class Stands(Exception):
 class RunLog:
     """One run's log, as one process life sees it. Safe to use from several threads."""
 
-    def __init__(self, store: Store, run: str, *, life: str, clock: Clock, rng: Rng) -> None:
+    def __init__(
+        self, store: Store, run: str, *, life: str, clock: Clock, rng: Rng, append_budget_s: float = APPEND_BUDGET_S
+    ) -> None:
         self.run = run
         self.life = life
         self._store = store
         self._clock = clock
         self._rng = rng
+        self._append_budget_s = append_budget_s
         self._count = 0
         self._lock = threading.RLock()
         self._entries: OrderedDict[int, AnyEntry | Unknown] = OrderedDict()
@@ -180,16 +183,16 @@ class RunLog:
 
     # ---- appending -------------------------------------------------------------------------------------------------
 
-    def append(self, decide: Callable[[Head], E], *, budget_s: float = APPEND_BUDGET_S) -> E:
+    def append(self, decide: Callable[[Head], E], *, budget_s: float | None = None) -> E:
         """Append what `decide` makes of the head; it is called again after every collision, and may raise to refuse.
 
         `decide` raises `Stands` when it recognises its own earlier entry, which is then the result. Returns the entry
         as it stands in the log. Raises `Fenced` or `RunEnded` when the log says so, `LeaseError` when the entry is
         illegal there, `UnsupportedFormat` on a log with entries of a newer SpotWarp, and `StoreUnavailable` after
-        `budget_s` without a usable answer: then the entry may or may not stand, which the next append finds out by
-        reading.
+        `budget_s` (None: the log's own) without a usable answer: then the entry may or may not stand, which the next
+        append finds out by reading.
         """
-        deadline = self._clock.monotonic() + budget_s
+        deadline = self._clock.monotonic() + (self._append_budget_s if budget_s is None else budget_s)
         delay = 0.05
         while True:
             head = self.head()
