@@ -51,9 +51,17 @@ def restore(
         raise UsageError("--force is for the workspace; --to takes a new or empty directory")
     opened = enter(run_name)
     done = restore_run(
-        opened.workspace, opened.config, opened.repository, opened.log(), wanted=snapshot, to=to, paths=tuple(paths or ()),
-        force=force, clock=opened.clock, say=render.note,
-    )  # fmt: skip
+        opened.workspace,
+        opened.config,
+        opened.repository,
+        opened.log(),
+        wanted=snapshot,
+        to=to,
+        paths=tuple(paths or ()),
+        force=force,
+        clock=opened.clock,
+        say=render.note,
+    )
     if as_json:
         render.facts(done)
         return

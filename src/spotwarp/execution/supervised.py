@@ -110,6 +110,7 @@ class Supervised:
         self._sealed = ""
         self._error = ""
         self._told_error = ""
+        self._told_skipped: set[bytes] = set()
         self._pruned_at = clock.monotonic()
         self._sampled_at = clock.monotonic()
         self._telemetry = TelemetryWriter(repository.store, log.run, generation, clock)
@@ -332,7 +333,7 @@ class Supervised:
         """One sync in a thread of its own; a final one is tried again while that can help."""
         if not final:
             self._cancel_sync.clear()
-        give_up = deadline if deadline is not None else self._clock.monotonic() + self._config.patience_s
+        patience = self._clock.monotonic() + self._config.patience_s
         ok = False
         while True:
             try:
@@ -346,6 +347,7 @@ class Supervised:
                 pass
             except SpotWarpError as error:
                 self._error = error.message
+                give_up = self._state.deadline or deadline or patience  # a notice may have come meanwhile
                 if final and error.retryable and self._clock.monotonic() + RETRY_S < give_up and self._exit is None:
                     self._clock.sleep(RETRY_S)
                     continue
@@ -355,8 +357,12 @@ class Supervised:
 
     def _synced(self, done: Synced) -> None:
         self._sync_done, self._verified, self._took_s, self._error = done, done.verified, done.duration_s, ""
-        if done.skipped:
-            self._error = f"{done.skipped} path(s) cannot be stored; `spotwarp status` names them"
+        new = [one for one in done.skipped if one.path not in self._told_skipped]
+        self._told_skipped |= {one.path for one in new}
+        if new:
+            some = ", ".join(f"{shown(one.path)} ({one.reason})" for one in new[:5])
+            more = f" and {len(new) - 5} more" if len(new) > 5 else ""
+            self._say(f"not stored: {some}{more}")
 
     def _after_sync(self) -> None:
         self._due = self._clock.monotonic() + self._interval()

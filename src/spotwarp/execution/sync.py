@@ -20,7 +20,7 @@ from spotwarp.execution.judging import judge_all
 from spotwarp.execution.localstate import Origin, runtime
 from spotwarp.persistence.backup import Progress, Uploaded, backup
 from spotwarp.persistence.excludes import Excludes
-from spotwarp.persistence.manifest import CheckpointFact, Manifest, without_packs
+from spotwarp.persistence.manifest import CheckpointFact, Manifest, Skipped, without_packs
 from spotwarp.persistence.receipts import Base, BaseForgotten, Committed, Verified, commit, verify
 from spotwarp.persistence.repository import Repository
 from spotwarp.persistence.retention import Retention
@@ -56,8 +56,8 @@ class Synced:
     verified: Verified | None
     snapshot: Snapshot
     duration_s: float
-    skipped: int = 0
-    unstable: int = 0
+    skipped: tuple[Skipped, ...] = ()
+    """What is not in it, and why."""
 
 
 @dataclass(slots=True)
@@ -233,7 +233,7 @@ class Syncer:
         self._save_cache()
         with self._guard:
             self.facts.checkpoints = uploaded.manifest.checkpoints
-        return Synced(None, entry, self._clock.monotonic() - started, len(uploaded.skipped))
+        return Synced(None, entry, self._clock.monotonic() - started, uploaded.skipped)
 
     def _record(self, entry: Snapshot, uploaded: Uploaded) -> None:
         """Remember locally what was committed. All of it may be lost without harm."""
