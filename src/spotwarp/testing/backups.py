@@ -12,6 +12,7 @@ from pathlib import Path
 from spotwarp.clock import SystemClock
 from spotwarp.persistence.backup import BackupOptions, Judge, Progress, Uploaded, backup
 from spotwarp.persistence.excludes import Excludes
+from spotwarp.persistence.install import install
 from spotwarp.persistence.manifest import Manifest
 from spotwarp.persistence.restore import FetchOptions, fetch
 from spotwarp.persistence.scan import Scanned
@@ -54,6 +55,7 @@ class Backups:
         judge: Judge | None = None,
         progress: Callable[[Progress], None] | None = None,
         cancel: threading.Event | None = None,
+        always: bool = False,
     ) -> Uploaded:
         """One more backup."""
         uploaded = backup(
@@ -70,6 +72,7 @@ class Backups:
             options=self._options,
             progress=progress,
             cancel=cancel,
+            always=always,
         )
         self.base = uploaded.manifest
         return uploaded
@@ -77,13 +80,15 @@ class Backups:
     def restored(self, into: Path) -> dict[bytes, Node]:
         """What the last backup restores to, read back from the directory `into`, which is made."""
         assert self.base is not None, "nothing was backed up"
+        staging = into.with_name(f"{into.name}.staging")
         fetch(
             store=self.calls,
             manifest=self.base,
-            staging=into,
+            staging=staging,
             clock=SystemClock(),
             options=FetchOptions(workers=2, sync=False),
         )
+        install(staging, into, aside=into.with_name(f"{into.name}.aside"), sync=False)
         return read_tree(into)
 
     def packs_put(self) -> int:

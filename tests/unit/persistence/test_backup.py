@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,6 +24,8 @@ from spotwarp.testing.trees import read_tree
 
 KIB, MIB = 1 << 10, 1 << 20
 OLD_NS = 1_600_000_000_000_000_000
+SLOW = BackupOptions(workers=1, uploads=1, pack_size=8 * MIB)
+"""One thing after the other, so that the same happens each time."""
 
 
 def noise(size: int, seed: int) -> bytes:
@@ -97,9 +101,8 @@ def test_everything_comes_back(filled: Path, tmp_path: Path) -> None:
     uploaded = backups.take()
     assert backups.restored(tmp_path / "r") == read_tree(filled)
     assert (uploaded.files, uploaded.changed_files) == (37, 37)
-    assert uploaded.bytes == sum(
-        path.stat().st_size for path in filled.rglob("*") if path.is_file(follow_symlinks=False)
-    )  # type: ignore[call-arg]
+    files = [path for path in filled.rglob("*") if path.is_file() and not path.is_symlink()]
+    assert uploaded.bytes == sum(path.stat().st_size for path in files)
     assert uploaded.vanished == uploaded.unstable == uploaded.skipped == ()
     assert uploaded.stored_bytes == sum(len(data) for data in stored(backups).values())
 
@@ -155,6 +158,15 @@ def test_a_stale_cache_makes_no_snapshot_point_at_nothing(filled: Path, tmp_path
     uploaded = backups.take()
     assert uploaded.read_bytes == uploaded.bytes > 0
     assert backups.restored(tmp_path / "r") == read_tree(filled)
+
+
+def test_a_final_snapshot_is_put_even_when_nothing_changed(filled: Path) -> None:
+    backups = Backups(filled)
+    first = backups.take()
+    final = backups.take(always=True)
+    assert not final.unchanged
+    assert final.manifest_id not in ("", first.manifest_id)
+    assert (final.new_packs, final.manifest) == ((), first.manifest)
 
 
 def test_a_touched_file_is_a_new_manifest_only(filled: Path, tmp_path: Path) -> None:
@@ -265,10 +277,10 @@ def test_packs_hold_what_the_manifest_says(filled: Path) -> None:
 
 
 def test_a_failed_put_fails_the_backup_and_leaves_no_trace(filled: Path, tmp_path: Path) -> None:
-    total = Backups(filled, judge=judge())
+    total = Backups(filled, judge=judge(), options=SLOW)
     total.take()
     for k in range(len(total.calls.calls)):
-        backups = Backups(filled, judge=judge())
+        backups = Backups(filled, judge=judge(), options=SLOW)
         backups.calls.add(Fault("put", skip=k, error=StoreUnavailable("no answer")))
         with pytest.raises(StoreUnavailable):
             backups.take()
@@ -288,10 +300,10 @@ def test_a_manifest_whose_reply_is_lost_is_a_failure(filled: Path) -> None:
 
 
 def test_after_a_crash_at_any_write_there_are_only_packs(filled: Path) -> None:
-    total = Backups(filled)
+    total = Backups(filled, options=SLOW)
     total.take()
     for k in range(len(total.calls.calls)):
-        backups = Backups(filled)
+        backups = Backups(filled, options=SLOW)
         backups.calls.add(Fault("put", skip=k, crash=True))
         with pytest.raises(Crash):
             backups.take()
@@ -385,9 +397,6 @@ def once(act: Callable[[], object], *, after_bytes: int = 1) -> Callable[[Progre
             act()
 
     return report
-
-
-SLOW = BackupOptions(workers=1, uploads=1, pack_size=8 * MIB)
 
 
 def test_a_file_rewritten_while_it_is_read_is_read_again(work: Path, tmp_path: Path) -> None:
@@ -560,3 +569,29 @@ def test_entries_hold_files_only_with_content(filled: Path) -> None:
             assert (found.extents, found.digest) == ((), b"")
     assert entry(backups, b"data.bin").digest == b""
     assert len(entry(backups, b"src/0/m3.py").digest) == 16
+
+
+CHILD = """
+import resource, sys
+from pathlib import Path
+from spotwarp.clock import SystemClock, SystemRng
+from spotwarp.persistence.backup import BackupOptions
+from spotwarp.persistence.store.local import LocalStore
+from spotwarp.testing.backups import Backups
+
+store = LocalStore(Path(sys.argv[2]), clock=SystemClock(), rng=SystemRng())
+uploaded = Backups(Path(sys.argv[1]), store=store, options=BackupOptions(workers=4)).take()
+print(uploaded.read_bytes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10)
+"""
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_workspace(work: Path, tmp_path: Path) -> None:
+    block = noise(MIB, 1)
+    with (work / "weights").open("wb") as file:
+        for k in range(1024):
+            file.write(block[k:] + block[:k])
+    ran = subprocess.run([sys.executable, "-c", CHILD, work, tmp_path / "store"], capture_output=True, check=True)
+    read, peak = map(int, ran.stdout.split())
+    assert read == 1 << 30
+    assert peak < 250 * MIB

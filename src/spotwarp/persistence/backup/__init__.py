@@ -118,7 +118,9 @@ def backup(
     """Put what a snapshot of `root` needs beyond `base`, which must be the run's last snapshot, or None.
 
     `cache` is brought up to date on success only; the caller saves it. `progress` is called from several threads, one
-    at a time. `always` puts a manifest even when nothing changed (a final snapshot is one of its own). Raises `WorkspaceFault`, the first `StoreError` of any put, `Interrupted` once `cancel` is set.
+    at a time. `always` puts a manifest even when nothing changed (a final snapshot is one of its own).
+
+    Raises `WorkspaceFault`, the first `StoreError` of any put, `Interrupted` once `cancel` is set.
     """
     started = clock.monotonic()
     options = options or BackupOptions()

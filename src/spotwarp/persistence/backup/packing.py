@@ -150,6 +150,7 @@ class Packer:
 
     def chunk(self, fd: int, offset: int, length: int) -> tuple[bytes, int]:
         """Read and take `length` bytes of a big file; gives their digest (or `HOLE`) and how many there were."""
+        self._flush_bundle()  # small files are asked for first: they do not wait for the bulk
         # Read straight into the pack: what is neither known nor coded is never copied.
         builder, number = self._room(length)
         with builder.space(length) as space:
