@@ -252,7 +252,7 @@ def test_the_order_of_syncs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert steps == ["sync temporary", "link", "sync root/runs/main"], "another's entry may not be durable yet"
     steps.clear()
     local(root).put("runs/main/3", b"x")  # another process cannot know whether the first one synced the names
-    assert steps == ["sync root", "sync root/runs", "sync temporary", "rename", "sync root/runs/main"]
+    assert steps == ["sync .", "sync root", "sync root/runs", "sync temporary", "rename", "sync root/runs/main"]
 
 
 WRITER = """

@@ -280,7 +280,7 @@ def test_the_probe_ends_at_its_deadline_and_names_the_setting(s3: Make, s3_proxy
     assert "AWS_ENDPOINT_URL" in (caught.value.hint or "")
 
 
-def test_a_store_that_ignores_the_condition_is_refused(s3: Make, s3_proxy: FaultProxy, seaweed_server: Seaweed) -> None:
+def test_a_store_that_ignores_the_condition_is_refused(seaweed_server: Seaweed) -> None:
     class Ignoring(S3Store):
         put_new = S3Store.put  # the header is signed, so that only a client can leave it away
 
@@ -321,6 +321,23 @@ def test_A20_a_storm_of_refusals_slows_everybody_and_loses_nothing(s3: Make, s3_
     assert calm > 0.015, f"the pace did not drop: {calm:.4f} s between requests in the storm"
     s3_proxy.rule()
     assert {meta.key: store.get(meta.key) for meta in store.list("packs")} == bodies
+
+
+def test_A26_a_key_that_may_be_rewritten_only_now_and_then(s3: Make, s3_proxy: FaultProxy) -> None:
+    store = patient(s3(endpoint=s3_proxy.endpoint))
+    s3_proxy.rule(Rule(verb="PUT", min_gap_s=0.3, status=429, code="TooManyRequests"))
+    for n in range(3):
+        store.put("beats/a", b"%d" % n)
+    assert store.get("beats/a") == b"2"
+    assert len(s3_proxy.seen) > 4
+
+
+def test_A31_the_stores_time_is_told_as_it_is(s3: Make, s3_proxy: FaultProxy) -> None:
+    store = s3(endpoint=s3_proxy.endpoint)
+    store.put("a", b"1")
+    s3_proxy.rule(Rule(last_modified="Tue, 01 Jan 2030 00:00:00 GMT"))
+    assert store.head("a").modified.year == 2030
+    assert store.get("a") == b"1"
 
 
 def test_setting_cancel_ends_the_waiting(s3: Make, s3_proxy: FaultProxy) -> None:

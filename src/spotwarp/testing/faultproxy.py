@@ -57,8 +57,6 @@ class Rule:
     """With `status`: only keys longer than this many bytes."""
     min_gap_s: float | None = None
     """With `status`: only when the same path was requested less than this long ago."""
-    strip_header: str | None = None
-    """Pass the request on without this header: a server that ignores a condition (unsigned headers only)."""
     last_modified: str | None = None
     """Replace the reply's Last-Modified."""
     hits: int = 0
@@ -128,8 +126,10 @@ class FaultProxy(socketserver.ThreadingTCPServer):
             self._seen.append(Seen(now, verb, path, length))
             self.changed.notify_all()
             gap = now - self._last.get(path, float("-inf"))
-            self._last[path] = now
-            return next((rule for rule in self._rules if _hits(rule, verb, path, headers, gap)), None)
+            rule = next((rule for rule in self._rules if _hits(rule, verb, path, headers, gap)), None)
+            if rule is None or rule.min_gap_s is None:
+                self._last[path] = now  # what was refused for coming too soon was not a rewrite
+            return rule
 
 
 def _hits(rule: Rule, verb: str, path: str, headers: Message, gap: float) -> bool:
@@ -172,7 +172,7 @@ class _Exchange(http.server.BaseHTTPRequestHandler):
         if rule.status is not None:
             return self._refuse(rule)
         try:
-            status, headers, reply = self._forward(body, rule)
+            status, headers, reply = self._forward(body)
         except (OSError, http.client.HTTPException):
             return self._reset()  # the server is down: what a client sees then
         if rule.lose_reply:
@@ -181,14 +181,10 @@ class _Exchange(http.server.BaseHTTPRequestHandler):
 
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _exchange
 
-    def _forward(self, body: bytes, rule: Rule) -> tuple[int, list[tuple[str, str]], bytes]:
+    def _forward(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
         upstream = http.client.HTTPConnection("127.0.0.1", self.server.upstream_port, timeout=120)
         try:
-            headers = {
-                name: value
-                for name, value in self.headers.items()
-                if name.lower() not in ("connection", (rule.strip_header or "").lower())
-            }
+            headers = {name: value for name, value in self.headers.items() if name.lower() != "connection"}
             upstream.request(self.command, self.path, body or None, headers)
             reply = upstream.getresponse()
             announced = reply.getheader("content-length")

@@ -157,12 +157,13 @@ class LocalStore:
         with self._lock:
             if self._checked_root() is None:
                 self._root.mkdir(exist_ok=True)
-                _sync_directory(self._root.parent)
                 self._checked_root()
             temporary = self._root / TEMPORARY
             if temporary in self._durable:
                 return
             temporary.mkdir(exist_ok=True)
+            with contextlib.suppress(PermissionError):  # who may not even look at the parent did not make the root
+                _sync_directory(self._root.parent)
             self._sweep(temporary)
             self._durable |= {self._root, temporary}
 
