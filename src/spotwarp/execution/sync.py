@@ -151,13 +151,7 @@ class Syncer:
                 continue
             self._known = _Known(committed.entry.n, uploaded.manifest, self._known.distrusted)
             self._record(committed.entry, uploaded)
-            return Synced(
-                verified,
-                committed.entry,
-                self._clock.monotonic() - started,
-                len(uploaded.skipped),
-                len(uploaded.unstable),
-            )
+            return Synced(verified, committed.entry, self._clock.monotonic() - started, uploaded.skipped)
         raise StoreUnavailable(
             f"the store does not keep what it acknowledges ({TRIES} tries): {problem}",
             hint="Do not trust this store; `spotwarp check` lists what is missing.",
