@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from spotwarp.persistence.runlog.log import RunLog
     from spotwarp.persistence.store.api import Store
 
+LOG_BUDGET_S = 20.0
+
 
 @dataclass(frozen=True, slots=True)
 class Context:
@@ -31,7 +33,8 @@ class Context:
 
     def log(self, run: str | None = None) -> RunLog:
         """The log of `run`, or of the config's."""
-        return self.repository.log(run or self.config.run, life=self.life, clock=self.clock, rng=self.rng)
+        urgent = self.repository.with_budget(LOG_BUDGET_S)  # the log must not queue behind throttled packs
+        return urgent.log(run or self.config.run, life=self.life, clock=self.clock, rng=self.rng)
 
 
 def connect(remote_path: str, *, clock: Clock, rng: Rng, single_writer: bool = False, cwd: Path | None = None) -> Store:

@@ -159,9 +159,10 @@ class _Job:
             if self._supervised is not None:
                 self._supervised.fenced(refusal.reason)
 
+        quick = self._repository.with_budget(self._config.lease_s / 2)  # a holder must learn of its loss in time
         heart = Heart(
-            self._log,
-            self._repository.store,
+            quick.log(self._log.run, life=self._log.life, clock=self._clock, rng=self._rng),
+            quick.store,
             lease_s=self._config.lease_s,
             clock=self._clock,
             facts=facts,

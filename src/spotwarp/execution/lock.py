@@ -45,7 +45,7 @@ def _lock(descriptor: int, path: Path) -> None:
         if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN):
             raise AlreadyRunning(
                 f"this workspace is in use by {owner(path)}",
-                hint="`spotwarp status` shows it, `spotwarp sync` asks it to store; another run takes another directory.",
+                hint="`spotwarp status` shows it, `spotwarp sync` makes it store. Another run needs another directory.",
             ) from error
         raise WorkspaceFault(
             f"{path} cannot be locked on this file system: {error.strerror}",

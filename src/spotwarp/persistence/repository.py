@@ -18,6 +18,8 @@ from spotwarp.persistence.manifest import Manifest, decode
 from spotwarp.persistence.runlog.entry import Snapshot, State
 from spotwarp.persistence.runlog.log import RunLog
 from spotwarp.persistence.store.api import Store
+from spotwarp.persistence.store.retrying import RetryingStore
+from spotwarp.persistence.store.single_writer import SingleWriterStore
 
 BALLAST_BYTES = 1 << 20
 
@@ -42,6 +44,12 @@ class Repository:
     def log(self, run: str, *, life: str, clock: Clock, rng: Rng) -> RunLog:
         """The log of `run` as the process life `life` sees it."""
         return RunLog(self.store, checked_run(run), life=life, clock=clock, rng=rng)
+
+    def with_budget(self, seconds: float) -> Repository:
+        """The same repository, whose store gives up after `seconds` of trying: for what must not wait long."""
+        if isinstance(self.store, (RetryingStore, SingleWriterStore)):
+            return Repository(self.store.with_budget(seconds), self.identity)
+        return self
 
     def runs(self) -> list[str]:
         """Names of all runs."""

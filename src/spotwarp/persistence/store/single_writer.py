@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from spotwarp.errors import AlreadyExists, ObjectMissing
 from spotwarp.persistence.store.api import Buffer, ObjectMeta, Store
+from spotwarp.persistence.store.retrying import RetryingStore
 
 
 class SingleWriterStore:
@@ -17,6 +18,10 @@ class SingleWriterStore:
 
     def __init__(self, inner: Store) -> None:
         self._inner = inner
+
+    def with_budget(self, seconds: float) -> SingleWriterStore:
+        """The same store, giving up sooner (or later); see `RetryingStore`."""
+        return SingleWriterStore(self._inner.with_budget(seconds)) if isinstance(self._inner, RetryingStore) else self
 
     @property
     def url(self) -> str:
