@@ -8,7 +8,7 @@ the base and of this backup are ever known here (P1, P3): nothing is adopted fro
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from spotwarp.persistence.envelope import DIGEST_SIZE
@@ -43,7 +43,8 @@ class Index:
 
     def knows(self, digests: bytes) -> bool:
         """Whether every part of a content has its place already."""
-        return all(part == HOLE or part in self._places for part in parts(digests))
+        places = self._places
+        return all(part in places or part == HOLE for part in parts(digests))
 
     def claim(self, digest: bytes) -> bool:
         """Whether the caller must store this content; False when it is stored or another thread has claimed it."""
@@ -119,9 +120,11 @@ class _Numbers:
         return tuple(packs[old] for old in order), tuple(blobs)
 
 
-def parts(digests: bytes) -> Iterator[bytes]:
+def parts(digests: bytes) -> Sequence[bytes]:
     """The single digests of a content."""
-    return (digests[at : at + DIGEST_SIZE] for at in range(0, len(digests), DIGEST_SIZE))
+    if len(digests) <= DIGEST_SIZE:  # nearly all files
+        return (digests,) if digests else ()
+    return [digests[at : at + DIGEST_SIZE] for at in range(0, len(digests), DIGEST_SIZE)]
 
 
 def _entry(entry: Scanned, digests: bytes, extents: tuple[Extent, ...]) -> Entry:

@@ -161,7 +161,7 @@ def backup(
         skipped=manifest.skipped,
         vanished=tuple(sorted(found.vanished)),
         unstable=tuple(sorted(found.unstable)),
-        changed_files=changed(manifest, base),
+        changed_files=0 if unchanged else changed(manifest, base),
         duration_s=clock.monotonic() - started,
         unchanged=unchanged,
     )
