@@ -85,7 +85,7 @@ def written(workspace: Path) -> dict[str, bytes]:
             pid=7,
             command=("python train.py",),
             shell=True,
-        )  # fmt: skip
+        )
     )
     uploaded = backup(
         store=store,
