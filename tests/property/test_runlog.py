@@ -25,7 +25,7 @@ LOST = Scenario(
     hazards=Hazards(lost=3, late=3, conflicts=2, refusals=3, chance=0.15), append_budget_s=0.5, notes=3, readers=2
 )
 ZOMBIE = Scenario(machines=3, hazards=Hazards(crashes=1, freezes=3, lost=1, late=1, chance=0.04), revivals=2, notes=1)
-GATE = Scenario(hazards=Hazards(crashes=1, freezes=2, lost=1, late=1), notices=1, revivals=2, gates=8, notes=1)
+GATE = Scenario(hazards=Hazards(crashes=1, freezes=4, lost=1, late=1), notices=1, revivals=2, gates=12, notes=1)
 RACE = Scenario(machines=5, hazards=Hazards(crashes=2, freezes=1, lost=2, late=1, conflicts=1), revivals=2)
 SCENARIOS = {"handover": HANDOVER, "lost": LOST, "zombie": ZOMBIE, "gate": GATE, "race": RACE}
 
@@ -68,16 +68,18 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 def no_head_only(patch: pytest.MonkeyPatch) -> None:
     """R1 and R5 off: a decision is put wherever there is room, and readers believe any generation."""
-    lawful = fold.refusal
+    lawful, lawful_append = fold.refusal, log.RunLog.append
 
     def refusal(state: Any, entry: Any) -> Any:
-        if hasattr(entry, "generation") and not isinstance(entry, Claim):
-            state = replace(state, generation=entry.generation, life=entry.by, seal="")
-        return lawful(state, entry)
+        believed = hasattr(entry, "generation") and not isinstance(entry, Claim)
+        return None if believed else lawful(state, entry)
 
     def append(self: Any, decide: Any, *, budget_s: float | None = None) -> Any:
         remembered = self.__dict__.get("remembered") or self.head()
-        entry = self._complete(remembered, decide(remembered))
+        draft = decide(remembered)
+        if isinstance(draft, Claim):
+            return lawful_append(self, decide)
+        entry = self._complete(remembered, draft)
         while True:
             head = self.head()
             entry = replace(entry, n=head.n + 1, state=head.state)
@@ -191,9 +193,9 @@ def careless(habit: str) -> Patch:
 
 
 MUTANTS: list[tuple[str, Patch, Scenario, set[str]]] = [
-    ("head-only", no_head_only, ZOMBIE, {"FENCED", "ACK"}),
+    ("head-only", no_head_only, ZOMBIE, {"FENCED", "TERMINAL"}),
     ("collision-fences", a_collision_is_a_fence, HANDOVER, {"JUSTIFIED"}),
-    ("nonce-readback", no_nonce, LOST, {"JUSTIFIED", "LINEAR", "ACK", "LIVE"}),
+    ("nonce-readback", no_nonce, LOST, {"JUSTIFIED", "TWICE"}),
     ("409-again", a_conflict_is_final, changed(LOST, notes=0), {"JUSTIFIED"}),
     ("claim-wait", no_claim_wait, HANDOVER, {"EARLY"}),
     ("fresh-beat", no_fresh_beat, ZOMBIE, {"EARLY"}),

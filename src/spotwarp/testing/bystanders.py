@@ -35,6 +35,7 @@ def enter(world: World) -> None:
     cast += [(f"prune{i}", 3, _prune) for i in range(scenario.pruners)]
     for name, times, act in cast:
         if times:
+            world.store.mortal.add(name)
             world.stage.spawn(name, _repeat(world, name, times, act), group=name)
 
 
@@ -42,7 +43,7 @@ def _repeat(world: World, name: str, times: int, act: Callable[[World, RunLog], 
     def work() -> None:
         log = world.log(name)
         for _ in range(times):
-            world.stage.sleep(world.random.uniform(0.0, 2 * world.scenario.lease_s))
+            world.stage.sleep(world.random.uniform(0.0, world.scenario.lease_s))
             try:
                 act(world, log)
             except (StoreUnavailable, LeaseError):
@@ -57,7 +58,7 @@ def _note(world: World, log: RunLog) -> None:
 
 def _forget(world: World, log: RunLog) -> None:
     def decide(head: Head) -> Forget:
-        old = [n for n in head.state.retained if n != head.state.snapshot]
+        old = [n for n in head.state.retained if n not in (head.state.snapshot, head.state.resumable)]
         if not old:
             raise Nothing("nothing to forget")
         return Forget(snapshots=(world.random.choice(old),))

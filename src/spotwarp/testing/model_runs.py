@@ -11,9 +11,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import TypeVar, cast
 
-from spotwarp.errors import Fenced, LeaseHeld, SpotWarpError, StoreUnavailable
+from spotwarp.errors import CorruptObject, Fenced, LeaseHeld, SpotWarpError, StoreUnavailable
 from spotwarp.persistence import layout, manifest, receipts
 from spotwarp.persistence.manifest import DIRECTORY, Blob, Manifest, PackRef
 from spotwarp.persistence.pack import PackBuilder
@@ -53,6 +53,8 @@ class Scenario:
     readers: int = 0
     retention: Retention = field(default_factory=lambda: Retention(resumable=1, hourly=0))
     append_budget_s: float = 60.0
+    older_base: float = 0.0
+    """How often an upload reuses an older retained snapshot than the last."""
     patience: int = 6
     """How often a life waits for a held run before it gives up."""
     most_steps: int = 900
@@ -119,7 +121,7 @@ class World:
             try:
                 return act()
             except StoreUnavailable:
-                self.stage.sleep(self.random.uniform(0.05, 0.5))
+                self.stage.sleep(self.random.uniform(0.05, self.scenario.lease_s))
         raise Violation("LIVE: the store answered none of fifty tries, though misfortune is limited")
 
     def chance(self, of: float) -> bool:
@@ -127,8 +129,8 @@ class World:
         return self.random.random() < of
 
     def _crashed(self, life: str) -> None:
-        machine = next(m for m in self.machines.values() if m.life == life)
-        if self.revivals:
+        machine = next((m for m in self.machines.values() if m.life == life), None)
+        if machine is not None and self.revivals:
             self.revivals -= 1
             machine.boot(after_s=self.random.uniform(0.0, 2 * self.scenario.lease_s))
 
@@ -209,7 +211,7 @@ class Life:
         for attempt in range(self.scenario.patience):
             try:
                 turn = self.world.insist(self._wait)
-                prefetched = self.world.insist(lambda: self.log.head().state.snapshot)
+                prefetched = self.world.insist(lambda: self.log.head().state.retained)
                 self.world.stage.step(self.world.random.uniform(0.0, 1.0))
                 claimed = self.world.insist(lambda turn=turn: lease.claim(self.log, turn, self._draft()))  # type: ignore[misc]
                 break
@@ -220,11 +222,7 @@ class Life:
         self.world.witness.acknowledged(claimed)
         self.generation = claimed.generation
         self.heart.holding = lease.Holding(claimed.generation, self.life)
-        start = claimed.base if "catch-up" not in self.scenario.careless else prefetched
-        if not start:
-            return receipts.Base(), ()
-        restored = self.world.insist(lambda: self._restore(start))
-        return receipts.Base(start, restored), tuple(e.path for e in restored.entries)
+        return self.world.insist(lambda: self._restore(prefetched if "catch-up" in self.scenario.careless else None))
 
     def _wait(self) -> lease.Turn:
         return lease.wait_for_turn(self.log, self.store, lease_s=self.scenario.lease_s, clock=self.world.stage)
@@ -239,11 +237,32 @@ class Life:
             host=self.machine.name,
         )
 
-    def _restore(self, n: int) -> Manifest:
-        snapshot = self.log.read(n)
-        if not isinstance(snapshot, Snapshot):
-            raise Violation(f"LINEAR: entry {n} is no snapshot")
-        return self.world.repository.manifest(RUN, snapshot)
+    def _restore(self, prefetched: tuple[int, ...] | None) -> tuple[receipts.Base, tuple[bytes, ...]]:
+        """The last retained snapshot, and the line of work in it; chosen again when it is forgotten meanwhile (P8)."""
+        while retained := self.log.head().state.retained if prefetched is None else prefetched:
+            snapshot = self.log.read(retained[-1])
+            if not isinstance(snapshot, Snapshot):
+                raise Violation(f"LINEAR: entry {retained[-1]} is no snapshot")
+            try:
+                found = self.world.repository.manifest(RUN, snapshot)
+            except CorruptObject as error:
+                if snapshot.n in self.world.witness.states[-1].roots:
+                    raise Violation(f"LOST: root {snapshot.n} cannot be restored: {error}") from error
+                prefetched = None
+            else:
+                return receipts.Base(snapshot.n, found), tuple(e.path for e in found.entries)
+        return receipts.Base(), ()
+
+    def _older(self, below: int) -> receipts.Base:
+        """A retained snapshot from before `below`, to reuse what it holds."""
+        retained = [n for n in self.log.head().state.retained if n < below]
+        if retained:
+            n = self.world.random.choice(retained)
+            try:
+                return receipts.Base(n, self.world.repository.manifest(RUN, cast(Snapshot, self.log.read(n))))
+            except CorruptObject:
+                pass  # forgotten since
+        return receipts.Base()
 
     # ---- holding it ------------------------------------------------------------------------------------------------
 
@@ -262,6 +281,8 @@ class Life:
             self.machine.unsaved = False
             self.world.witness.acknowledged(committed.entry)
             base = receipts.Base(committed.entry.n, committed.uploaded.manifest)
+            if self.world.chance(self.scenario.older_base):
+                base = self.world.insist(lambda: self._older(committed.entry.n))  # noqa: B023
             if noticed:
                 break
         if committed is not None:
@@ -300,6 +321,7 @@ class Life:
         old = base.manifest.packs if base.manifest else ()
         kept = tuple(p for p in old if self.world.chance(0.7))[-3:]
         data = _pack_bytes()
+        cls = "resumable" if self.world.chance(0.8) else "weights-only"
         new = PackRef(RUN, layout.new_object_id(self.generation, self.world.rng), len(data))
         made = Manifest(
             0,
@@ -308,6 +330,7 @@ class Life:
             packs=(*kept, new),
             blobs=tuple(Blob(i, 8, 1, 0, 1, bytes(16)) for i in range(len(kept) + 1)),
             entries=tuple(manifest.Entry(mark, DIRECTORY, 0o755, 0, 0) for mark in lineage),
+            checkpoints=(manifest.CheckpointFact(b"checkpoint", cls, step=len(lineage)),),
         )
         coded = manifest.encode(made)
         upload = HandUpload(

@@ -4,7 +4,7 @@ A `Witness` sees each effect at the moment it happens and raises `Violation` at 
 has its own, plain notion of who holds the run: it asks the product only what readers accept and what states they fold,
 and then judges that. A violation opens with the invariant's name: FENCED, ONE-WRITER, LINEAR, OBJECTS, FINAL, TERMINAL,
 SEALED, BOUND, UNBORN, EARLY (the log), STATE, ACK, REUSED (reading and writing it), JUSTIFIED, GATE (what machines and
-controllers conclude), LOST (what is deleted); `bystanders` add LEAK, `model_runs` LIVE.
+controllers conclude), TWICE, LOST (what is uploaded and deleted); `bystanders` add LEAK, `model_runs` LIVE.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ class Witness:
     fenced: set[str] = field(default_factory=set)
     claims: int = 0
     takeovers: int = 0
+    _committed: set[str] = field(default_factory=set)
     _landed_at: dict[int, float] = field(default_factory=dict)
     _beats: dict[str, float] = field(default_factory=dict)
     _quiet: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -127,7 +128,7 @@ class Witness:
             _demand(entry.by == self.owners[g][0], f"ONE-WRITER: entry {n} is not of the life that claimed {g}")
             _demand(not self.sealed, f"SEALED: entry {n} is accepted after the seal")
             if isinstance(entry, Snapshot):
-                self._judge_snapshot(n, entry)
+                self._judge_snapshot(n, entry, state)
             elif isinstance(entry, (Complete, Failed)) or (isinstance(entry, Phase) and entry.phase in entries.SEALS):
                 final = self.snapshot_generation == g and entry.snapshot == self.snapshot
                 _demand(final, f"FINAL: entry {n} closes generation {g} without its own last snapshot")
@@ -166,14 +167,16 @@ class Witness:
         passed = self.now() - self._landed_at[noticed]
         _demand(passed >= seconds, f"EARLY: claim {n} came {passed:.2f} s after a notice of {seconds} s")
 
-    def _judge_snapshot(self, n: int, entry: Snapshot) -> None:
+    def _judge_snapshot(self, n: int, entry: Snapshot, state: State) -> None:
         _demand(entry.base == self.snapshot, f"LINEAR: snapshot {n} names {entry.base} as last, not {self.snapshot}")
-        if self.snapshot:
-            last = self.log[self.snapshot - 1]
-            before = self.contents[last.manifest].lineage if isinstance(last, Snapshot) else ()
+        _demand(entry.manifest not in self._committed, f"TWICE: snapshot {n} names the manifest of another")
+        self._committed.add(entry.manifest)
+        for root in state.retained[-1:]:
             self.objects_of(n)
+            last = self.log[root - 1]
+            before = self.contents[last.manifest].lineage if isinstance(last, Snapshot) else ()
             lineage = self.contents[entry.manifest].lineage
-            _demand(lineage[: len(before)] == before, f"LINEAR: snapshot {n} does not build on {self.snapshot}")
+            _demand(lineage[: len(before)] == before, f"LINEAR: snapshot {n} does not build on {root}")
         self.snapshot, self.snapshot_generation = n, entry.generation
 
     # ---- what the machines conclude --------------------------------------------------------------------------------

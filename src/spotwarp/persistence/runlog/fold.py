@@ -90,9 +90,7 @@ def _refuse_holder(state: State, entry: HolderEntry) -> Refusal | None:
     if isinstance(entry, Snapshot):
         if entry.base != state.snapshot:
             return Refusal(f"the last snapshot is {state.snapshot}, not {entry.base}")
-        if not set(entry.forgets) <= set(state.retained):
-            return Refusal("a snapshot to forget is not retained")
-        return None
+        return _refuse_forgetting(state, entry.forgets, set() if entry.cls == "resumable" else {state.resumable})
     if isinstance(entry, Phase) and entry.phase not in SEALS:
         return None
     if state.snapshot_generation != entry.generation or entry.snapshot != state.snapshot:
@@ -113,8 +111,8 @@ def _refuse_machine(state: State, entry: MachineEntry) -> Refusal | None:
 
 def _refuse_lineage(state: State, entry: LineageEntry) -> Refusal | None:
     match entry:
-        case Forget() if not set(entry.snapshots) <= set(state.retained):
-            return Refusal("a snapshot to forget is not retained")
+        case Forget():
+            return _refuse_forgetting(state, entry.snapshots, {state.snapshot, state.resumable})
         case Pin() if entry.snapshot not in state.roots or entry.child in state.pins:
             return Refusal(f"snapshot {entry.snapshot} cannot be pinned")
         case Unpin() if entry.child not in state.pins:
@@ -123,6 +121,15 @@ def _refuse_lineage(state: State, entry: LineageEntry) -> Refusal | None:
             return Refusal("nothing to detach from")
         case Fork() | Aborted() if entry.n != 1:
             return Refusal(f"{entry.__struct_config__.tag} is only ever the first entry")
+    return None
+
+
+def _refuse_forgetting(state: State, snapshots: tuple[int, ...], kept: set[int]) -> Refusal | None:
+    """The last snapshot and the last resumable one are what the next machine starts from: they are never forgotten."""
+    if not set(snapshots) <= set(state.retained):
+        return Refusal("a snapshot to forget is not retained")
+    if kept & set(snapshots):
+        return Refusal("the last snapshot and the last resumable one are kept")
     return None
 
 
