@@ -1,7 +1,7 @@
 """Where contents lie: the blobs of the base snapshot and of the backup at hand, by content hash.
 
 A file's content is named by its *digests*: 16 bytes for each 4 MiB of it, one after the other, and 16 zero bytes for
-4 MiB of nothing but zeros (a hole). A file below 256 KiB has one digest and lies in a bundle with others. Only blobs of
+4 MiB that the file system has nothing of (a hole). A file below 256 KiB has one digest and lies in a bundle with others. Only blobs of
 the base and of this backup are ever known here (P1, P3): nothing is adopted from a listing or a cache.
 """
 
@@ -21,7 +21,7 @@ CHUNK: Final = 4 << 20
 SMALL: Final = 256 << 10
 """A file below this many bytes is bundled whole."""
 HOLE: Final = bytes(DIGEST_SIZE)
-"""Stands for a chunk of zeros; a real digest of this value will not be met."""
+"""Stands for a chunk that is a hole; a real digest of this value will not be met."""
 
 Place = tuple[int, int]
 """A blob's number and the offset in its decoded bytes."""

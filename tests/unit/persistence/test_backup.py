@@ -107,6 +107,20 @@ def test_everything_comes_back(filled: Path, tmp_path: Path) -> None:
     assert uploaded.stored_bytes == sum(len(data) for data in stored(backups).values())
 
 
+def test_written_zeros_come_back_written_and_holes_as_holes(tmp_path: Path) -> None:
+    """A tensor of zeros is data: restored as a hole it would make its checkpoint look torn."""
+    root = tmp_path / "w"
+    write(root / "written", bytes(9 * MIB))
+    with (root / "hole").open("wb") as file:
+        file.truncate(9 * MIB)
+    restored = tmp_path / "r"
+    backups = Backups(root, judge=judge())
+    backups.take()
+    backups.restored(restored)
+    assert (restored / "written").stat().st_blocks * 512 >= 9 * MIB
+    assert (restored / "hole").stat().st_blocks == 0
+
+
 def stored(backups: Backups) -> dict[str, bytes]:
     inner = backups.calls._inner
     assert isinstance(inner, MemoryStore)

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import lru_cache
 from typing import Final
 
 from spotwarp.clock import Rng
@@ -156,9 +155,10 @@ class Packer:
         with builder.space(length) as space:
             got = pread_into(fd, space, offset)
             with space[:got] as data:
-                name = HOLE if got == 0 else digest(data)
-                if _zeros(data, name):
+                if got == 0:
                     return HOLE, got
+                # Zeros that were written stay data: a restored hole would make a whole checkpoint look torn.
+                name = digest(data)
                 if not self._index.claim(name):
                     return name, got
                 how, coded = codec.encode(data, level=self._chunk_level)
@@ -192,12 +192,3 @@ class Packer:
             self._pack = self._uploads.take()
         return self._pack
 
-
-def _zeros(data: memoryview, name: bytes) -> bool:
-    """Whether a chunk is nothing but zeros; they are stored as a hole."""
-    return name == HOLE or (data[0] == 0 and data[-1] == 0 and name == _zero_digest(data.nbytes))
-
-
-@lru_cache(maxsize=8)
-def _zero_digest(length: int) -> bytes:
-    return digest(bytes(length))
