@@ -20,7 +20,7 @@ from typing import Any
 
 from spotwarp.clock import Clock
 from spotwarp.config import Config
-from spotwarp.errors import Fenced, Interrupted, RunEnded, SpotWarpError, WorkspaceFault
+from spotwarp.errors import Fenced, Interrupted, RunEnded, SpotWarpError, StoreFull, WorkspaceFault
 from spotwarp.execution import supervisor
 from spotwarp.execution.checkpoints import find, judge, newest, walk
 from spotwarp.execution.child import ProcessTree
@@ -32,6 +32,8 @@ from spotwarp.execution.notice import NoticeFile
 from spotwarp.execution.sync import Synced, Syncer, snapshot_answer
 from spotwarp.execution.terminal import OutputPump
 from spotwarp.execution.watch import CheckpointWatch
+from spotwarp.model import human_bytes, human_seconds
+from spotwarp.persistence.backup import Progress
 from spotwarp.persistence.entries import shown
 from spotwarp.persistence.prune import prune
 from spotwarp.persistence.receipts import Verified, complete, seal
@@ -47,6 +49,7 @@ AUTO_LEAST_S, AUTO_MOST_S, AUTO_SHARE = 15.0, 300.0, 0.1
 PRUNE_EVERY_S = 600.0
 SAMPLE_EVERY_S = 10.0
 RETRY_S = 5.0
+PROGRESS_EVERY_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,7 +341,7 @@ class Supervised:
         while True:
             try:
                 cancel = threading.Event() if final else self._cancel_sync
-                done = self._syncer.sync(final=final, quiet=final, cancel=cancel)
+                done = self._syncer.sync(final=final, quiet=final, cancel=cancel, progress=self._meter())
                 self._synced(done)
                 ok = True
             except (Fenced, RunEnded) as error:
@@ -347,6 +350,8 @@ class Supervised:
                 pass
             except SpotWarpError as error:
                 self._error = error.message
+                if isinstance(error, StoreFull):
+                    self._make_room()
                 give_up = self._state.deadline or deadline or patience  # a notice may have come meanwhile
                 if final and error.retryable and self._clock.monotonic() + RETRY_S < give_up and self._exit is None:
                     self._clock.sleep(RETRY_S)
@@ -354,6 +359,29 @@ class Supervised:
             break
         self._after_sync()
         self._events.put(supervisor.SyncFinished(ok, self._clock.monotonic()))
+
+    def _meter(self) -> Callable[[Progress], None]:
+        """Says how far a long sync is, now and then."""
+        started = self._clock.monotonic()
+        last = [started]
+
+        def tell(now: Progress) -> None:
+            moment = self._clock.monotonic()
+            if moment - last[0] < PROGRESS_EVERY_S or not now.bytes:
+                return
+            last[0] = moment
+            rate = now.bytes / (moment - started)
+            left = human_seconds((now.bytes_total - now.bytes) / rate)
+            self._say(f"storing: {human_bytes(now.bytes)} of {human_bytes(now.bytes_total)}, {left} left")
+
+        return tell
+
+    def _make_room(self) -> None:
+        """A full bucket takes deletes even when it takes no writes: let go of what is dead, without any grace."""
+        with contextlib.suppress(SpotWarpError):
+            done = prune(self._repository, self._log, grace_s=0.0)
+            if done.bytes:
+                self._say(f"the store is full: deleted {human_bytes(done.bytes)} that retention had let go")
 
     def _synced(self, done: Synced) -> None:
         self._sync_done, self._verified, self._took_s, self._error = done, done.verified, done.duration_s, ""
