@@ -292,7 +292,7 @@ def _refuse_behind(workspace: Path, repository: Repository, log: RunLog) -> None
     from spotwarp.execution.workspace import origin_of
 
     head = log.head()
-    if head.state.snapshot and origin_of(workspace, repository, log.run) != head.state.snapshot:
+    if head.state.snapshot and origin_of(workspace, repository, log) != head.state.snapshot:
         raise LocalWork(
             f"this workspace is not from the run's last snapshot ({head.state.snapshot}); storing it would bury that",
             hint="`spotwarp restore` brings it up; `spotwarp run --keep-local` goes on from what is here.",

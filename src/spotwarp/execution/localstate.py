@@ -26,11 +26,13 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """The workspace's content stems from snapshot `snapshot` of `run` in the repository `repository`."""
+    """The workspace's content stems from snapshot `snapshot` (0: none) of `run` in the repository `repository`."""
 
     repository: str
     run: str
     snapshot: int
+    pending: str = ""
+    """The manifest that is being committed from here: if its entry stands, the content stems from that one."""
 
 
 class Restoring(msgspec.Struct, frozen=True):

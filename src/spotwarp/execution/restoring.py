@@ -94,7 +94,7 @@ class Restorer:
         head = self._log.head()
         if not head.state.snapshot:
             return False
-        origin = origin_of(self._root, self._repository, self._log.run)
+        origin = origin_of(self._root, self._repository, self._log)
         if origin == head.state.snapshot and not is_empty(self._root):
             return False
         problem: CorruptObject | None = None
@@ -310,7 +310,7 @@ def _restore_here(
     *,
     force: bool,
 ) -> FetchReport | None:
-    origin = origin_of(workspace, repository, log.run)
+    origin = origin_of(workspace, repository, log)
     difference = restorer.compare(snapshot, fresh=origin is None, origin=origin)
     chosen = difference
     if paths:

@@ -14,7 +14,7 @@ from typing import Any
 
 from spotwarp.clock import Clock, Rng
 from spotwarp.config import Config
-from spotwarp.errors import ReadBackFailed, StoreUnavailable
+from spotwarp.errors import Fenced, Interrupted, ReadBackFailed, RunEnded, StoreUnavailable
 from spotwarp.execution import localstate
 from spotwarp.execution.judging import judge_all
 from spotwarp.execution.localstate import Origin, runtime
@@ -116,6 +116,8 @@ class Syncer:
             started = self._clock.monotonic()
             try:
                 done = self._attempts(started, final=final, quiet=quiet, cancel=cancel, progress=progress)
+            except (Fenced, RunEnded, Interrupted):
+                raise  # no trouble with storing: the run is another's, or ours to leave
             except Exception as error:
                 self._failed(str(error))
                 raise
@@ -137,6 +139,7 @@ class Syncer:
             uploaded = self._upload(base, final=final, quiet=quiet, cancel=cancel, progress=progress)
             if uploaded.unchanged:
                 return self._nothing_new(base, uploaded, started)
+            self._about_to_commit(uploaded)
             try:
                 committed = self._commit(uploaded, base, final=final)
                 verified = read_back(self._repository.store, self._log.run, committed, thorough=final)
@@ -208,6 +211,13 @@ class Syncer:
             cancel=cancel,
             always=final,
         )
+
+    def _about_to_commit(self, uploaded: Uploaded) -> None:
+        """Let whoever starts here after our death know the commit for its own, if it stands (R3 for the next life)."""
+        path, identity, run = runtime(self._root) / localstate.STATE, self._repository.identity.id, self._log.run
+        known = localstate.load(path, Origin)
+        mine = known is not None and (known.repository, known.run) == (identity, run)
+        localstate.save(path, Origin(identity, run, known.snapshot if known and mine else 0, uploaded.manifest_id))
 
     def _commit(self, uploaded: Uploaded, base: Base, *, final: bool) -> Committed:
         retention = Retention(self._config.keep_resumable, self._config.keep_hourly)

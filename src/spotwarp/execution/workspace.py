@@ -15,7 +15,7 @@ from pathlib import Path
 
 from spotwarp.config import DIRECTORY as OWN
 from spotwarp.config import FILE as CONFIG_FILE
-from spotwarp.errors import CorruptObject, LocalWork, ObjectMissing, SpotWarpError
+from spotwarp.errors import CorruptObject, LocalWork, ObjectMissing, SpotWarpError, UnsupportedFormat
 from spotwarp.execution import localstate
 from spotwarp.execution.checkpoints import step_of
 from spotwarp.persistence.compare import LocalFile, hash_local, plan
@@ -100,12 +100,31 @@ def _in_checkpoint(path: bytes) -> bool:
     return any(step_of(part) is not None for part in parts[:-1])
 
 
-def origin_of(workspace: Path, repository: Repository, run: str) -> int | None:
-    """The log position that this workspace's content was decided on, None when it stems from nothing of this run."""
+def origin_of(workspace: Path, repository: Repository, log: RunLog) -> int | None:
+    """The log position that this workspace's content was decided on, None when it stems from nothing of this run.
+
+    A life that died in a commit did not learn whether it stands: the log knows.
+    """
     origin = localstate.load(localstate.runtime(workspace) / localstate.STATE, localstate.Origin)
-    if origin is None or origin.repository != repository.identity.id or origin.run != run:
+    if origin is None or origin.repository != repository.identity.id or origin.run != log.run:
         return None
-    return origin.snapshot
+    return (_committed(log, origin) if origin.pending else None) or origin.snapshot or None
+
+
+def _committed(log: RunLog, origin: localstate.Origin) -> int | None:
+    """The number of the snapshot with the pending manifest, None when there is none."""
+    n = log.head().state.snapshot
+    while n > origin.snapshot:
+        try:
+            entry = log.read(n)
+        except (CorruptObject, UnsupportedFormat):
+            return None
+        if not isinstance(entry, Snapshot):
+            return None
+        if entry.manifest == origin.pending:
+            return n
+        n = entry.base
+    return None
 
 
 def manifest_at(repository: Repository, log: RunLog, number: int) -> Manifest | None:
