@@ -139,7 +139,10 @@ def commit(
 
 
 def _find_own(log: RunLog, head: Head, uploaded: Upload) -> None:
-    last = log.read(head.state.snapshot) if head.state.snapshot else None
+    try:
+        last = log.read(head.state.snapshot) if head.state.snapshot else None
+    except CorruptObject:
+        return  # a damaged entry is nobody's, and must not keep the next one from being written
     if isinstance(last, Snapshot) and last.manifest == uploaded.manifest_id:
         if last.n not in head.state.roots:
             raise BaseForgotten(f"snapshot {last.n} was committed and forgotten meanwhile")

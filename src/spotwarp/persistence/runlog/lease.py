@@ -104,8 +104,8 @@ def wait_for_turn(
         if cause:
             return Turn(state.generation, cause)
         if watch is None or watched != state.life:
-            claim = log.read(state.claim)
-            theirs = claim.lease_s if isinstance(claim, Claim) else lease_s
+            held = _claim_of(log, state)
+            theirs = held.lease_s if held else lease_s
             watch, watched = BeatWatch(max(lease_s, theirs)), state.life
             say(
                 f"generation {state.generation} {holder(log, state)} holds the run; "
@@ -159,10 +159,19 @@ def claim(log: RunLog, turn: Turn, draft: Claim) -> Claim:
 
 def holder(log: RunLog, state: State) -> str:
     """The holder in words: host, process, since when."""
-    claim = log.read(state.claim)
-    if not isinstance(claim, Claim):
-        return "another machine"
-    return f"on {claim.host or claim.machine} (process {claim.pid}, since {claim.wall})"
+    held = _claim_of(log, state)
+    if held is None:
+        return f"on {state.machine}"
+    return f"on {held.host or held.machine} (process {held.pid}, since {held.wall})"
+
+
+def _claim_of(log: RunLog, state: State) -> Claim | None:
+    """The current claim, None when that entry is damaged: all that counts of it is in the state."""
+    try:
+        entry = log.read(state.claim)
+    except CorruptObject:
+        return None
+    return entry if isinstance(entry, Claim) else None
 
 
 @dataclass(frozen=True, slots=True)
