@@ -32,14 +32,24 @@ def judge_all(root: Path, entries: Sequence[Scanned], *, settle_s: float) -> tup
     facts = []
     for path in found.checkpoints:
         verdict = judge(root, path)
-        changed = latest.get(path, 0)
-        if verdict.cls is not CheckpointClass.TORN and settle_s and now_ns - changed < settle_s * 1e9:
+        unsettled = settle_s > 0 and now_ns - latest.get(path, 0) < settle_s * 1e9
+        if verdict.cls is not CheckpointClass.TORN and unsettled and needs_quiet(verdict):
             facts.append(_fact(verdict, cls="torn", reason=STILL_WRITTEN))
         else:
             facts.append(_fact(verdict))
     models = (judge(root, path) for path in found.models if path)
     facts += [_fact(verdict) for verdict in models if verdict.cls is not CheckpointClass.TORN]
     return tuple(facts)
+
+
+def needs_quiet(verdict: Checkpoint) -> bool:
+    """Whether only time can tell that nothing is missing.
+
+    A single process writes `trainer_state.json` last: with it in place and the set whole, there is nothing to wait
+    for. Of
+    several ranks another may still be about to write its random state.
+    """
+    return not (verdict.cls is CheckpointClass.RESUMABLE and verdict.world_size == 1)
 
 
 def blocking(root: Path) -> list[Checkpoint]:
@@ -61,13 +71,13 @@ def _fact(verdict: Checkpoint, *, cls: str | None = None, reason: str | None = N
 
 
 def _latest_change(entries: Sequence[Scanned], checkpoints: Sequence[bytes]) -> dict[bytes, int]:
-    """The newest time stamp (ns) of anything in each checkpoint directory."""
+    """When (ns) anything in each checkpoint directory was last written to. A restore brings the old times back."""
     latest = dict.fromkeys(checkpoints, 0)
     for entry in entries:
         above = entry.path
         while above:
             if above in latest:
-                latest[above] = max(latest[above], entry.mtime_ns, entry.ctime_ns)
+                latest[above] = max(latest[above], entry.mtime_ns)
                 break
             above = above.rpartition(b"/")[0]
     return latest

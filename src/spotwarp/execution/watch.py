@@ -16,6 +16,7 @@ from pathlib import Path
 from spotwarp.clock import Clock
 from spotwarp.config import DIRECTORY
 from spotwarp.execution.checkpoints import Checkpoint, CheckpointClass, Signature, judge, seen, step_of
+from spotwarp.execution.judging import needs_quiet
 
 _DISCOVER_S = 5.0
 _DEPTH = 3
@@ -88,9 +89,11 @@ class CheckpointWatch:
         if known is None or known.signature != signature:
             self._known[path] = _Seen(signature, now, own_mtime=self._mtime(path))
             return
-        if known.done or now - known.since < self._settle_s or not signature:
+        if known.done or not signature:
             return
         verdict = judge(self._root, path)
+        if needs_quiet(verdict) and now - known.since < self._settle_s:
+            return
         if seen(self._root, path) != signature:
             return
         known.done = True
