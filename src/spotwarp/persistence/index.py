@@ -1,8 +1,9 @@
 """Where contents lie: the blobs of the base snapshot and of the backup at hand, by content hash.
 
 A file's content is named by its *digests*: 16 bytes for each 4 MiB of it, one after the other, and 16 zero bytes for
-4 MiB that the file system has nothing of (a hole). A file below 256 KiB has one digest and lies in a bundle with others. Only blobs of
-the base and of this backup are ever known here (P1, P3): nothing is adopted from a listing or a cache.
+4 MiB that the file system has nothing of (a hole). A file below 256 KiB has one digest and lies in a bundle with
+others. Only blobs of the base and of this backup are ever known here (P1, P3): nothing is adopted from a listing or a
+cache.
 """
 
 from __future__ import annotations

@@ -421,6 +421,63 @@ def test_a_file_rewritten_while_it_is_read_is_read_again(work: Path, tmp_path: P
     assert backups.restored(tmp_path / "r")[b"big"].content == read_tree(work)[b"big"].content
 
 
+def meanwhile(monkeypatch: pytest.MonkeyPatch, act: Callable[[int], object]) -> None:
+    """Let something happen right after each read of a small file, given how many there were before."""
+    real, reads = os.pread, iter(range(1000))
+
+    def pread(fd: int, length: int, offset: int) -> bytes:
+        data = real(fd, length, offset)
+        act(next(reads))
+        return data
+
+    monkeypatch.setattr(os, "pread", pread)
+
+
+def test_a_small_file_rewritten_while_it_is_read_is_read_again(
+    work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(work / "small", b"a" * 5000)
+    backups = Backups(work)
+    with monkeypatch.context() as patch:
+        meanwhile(patch, lambda k: write(work / "small", b"b" * 5000) if k == 0 else None)
+        assert backups.take().unstable == ()
+    assert backups.restored(tmp_path / "r") == read_tree(work)
+
+
+def test_a_small_file_that_never_holds_still_is_kept_as_read(
+    work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(work / "small", b"a" * 5000)
+    backups = Backups(work)
+    with monkeypatch.context() as patch:
+        meanwhile(patch, lambda k: write(work / "small", b"b%d" % k * 1000))
+        uploaded = backups.take()
+    assert uploaded.unstable == (b"small",)
+    backups.restored(tmp_path / "r")
+    assert (tmp_path / "r" / "small").read_bytes() == b"b2" * 1000
+    assert not backups.take().unchanged
+
+
+def test_a_small_log_appended_to_all_the_time_is_its_prefix(
+    work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(work / "log", b"a" * 5000)
+    backups = Backups(work)
+    reads: list[int] = []
+
+    def append(k: int) -> None:
+        reads.append(k)
+        with (work / "log").open("ab") as file:
+            file.write(b"more")
+
+    with monkeypatch.context() as patch:
+        meanwhile(patch, append)
+        backups.take()
+    assert reads == [0, 1]
+    backups.restored(tmp_path / "r")
+    assert (tmp_path / "r" / "log").read_bytes() == b"a" * 5000
+
+
 def test_a_file_appended_to_while_it_is_read_is_kept_as_its_prefix(work: Path, tmp_path: Path) -> None:
     first, more = noise(10 * MIB, 1), noise(MIB, 2)
     write(work / "log", first)

@@ -56,12 +56,17 @@ class Uploads:
 
     @contextmanager
     def open(self, *, buffers: int, slots: int) -> Iterator[None]:
-        """While it lasts packs can be put. At its end those that wait are dropped, those under way waited for."""
+        """While it lasts packs can be put; it ends when all are acknowledged, and raises the first error of any.
+
+        After an error those that wait are dropped, those under way waited for.
+        """
         for _ in range(buffers):
             self._free.put(PackBuilder(self._capacity))
         with ThreadPoolExecutor(slots, thread_name_prefix="spotwarp-put") as self._pool:
             try:
                 yield
+                for future in self._futures:
+                    future.result()
             except BaseException:
                 self._failed.set()
                 self._pool.shutdown(wait=True, cancel_futures=True)
@@ -89,11 +94,6 @@ class Uploads:
             raise Interrupted("the backup was stopped before its snapshot was complete; nothing was recorded")
         if self._failed.is_set():
             self._raise()
-
-    def finish(self) -> None:
-        """Return when every pack is acknowledged; raise the first error otherwise."""
-        for future in list(self._futures):
-            future.result()
 
     def _put(self, builder: PackBuilder, number: int) -> None:
         if self._failed.is_set():
@@ -191,4 +191,3 @@ class Packer:
         if self._pack is None:
             self._pack = self._uploads.take()
         return self._pack
-

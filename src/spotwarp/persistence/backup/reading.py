@@ -69,10 +69,9 @@ class Reading:
         self.found = Found()
 
     def run(self, plan: Plan, *, workers: int, cancel: threading.Event | None) -> Found:
-        """Read everything and have it put. Raises the first `StoreError`, or `Interrupted`."""
+        """Read everything and hand it over. Raises the first `StoreError` seen so far, or `Interrupted`."""
         try:
             each(self._jobs(plan), self._work, workers=workers, cancel=cancel)
-            self._uploads.finish()
         finally:
             for big in list(self._open):
                 big.close()
