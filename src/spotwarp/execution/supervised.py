@@ -187,9 +187,9 @@ class Supervised:
         self._tree = ProcessTree.start(start, cwd=cwd, env=env, stdio=pump.child_stdio)
         pump.start()
         self._phase = "training"
-        threading.Thread(target=self._await_tree, name="tree", daemon=True).start()
         self._due = self._clock.monotonic() + self._interval()
-        self._events.put(supervisor.Started(self._clock.monotonic()))
+        self._events.put(supervisor.Started(self._clock.monotonic()))  # before its end can be: a command may be short
+        threading.Thread(target=self._await_tree, name="tree", daemon=True).start()
 
     def _newest_checkpoint(self) -> str | None:
         best = newest(judge(self._root, path) for path in find(walk(self._root)))
