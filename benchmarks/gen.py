@@ -190,9 +190,7 @@ def _write_trainer_files(folder: Path, run: Run, save: int) -> None:
 
     draws = rng_for(run.seed, "log", save).integers(0, 2**32, 624)
     torch.save({"base_lrs": [1e-5], "last_epoch": save, "_step_count": save + 1}, folder / "scheduler.pt")
-    torch.save(
-        {"python": list(range(625)), "numpy": draws, "cpu": torch.get_rng_state()}, folder / "rng_state.pth"
-    )
+    torch.save({"python": list(range(625)), "numpy": draws, "cpu": torch.get_rng_state()}, folder / "rng_state.pth")
     torch.save({"output_dir": str(folder.parent), "bf16": True, "seed": 42}, folder / "training_args.bin")
     vocabulary = {f"tok{i}_{(i * 2654435761) & 0xFFFF:x}": i for i in range(32000)}
     (folder / "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocabulary}}))
@@ -200,9 +198,7 @@ def _write_trainer_files(folder: Path, run: Run, save: int) -> None:
     last = save * run.steps
     history = [step_facts(step) for step in range(10, last + 1, 10)]
     # Trainer writes this one last.
-    _write_json(
-        folder / "trainer_state.json", {"best_metric": None, "global_step": last, "log_history": history}
-    )
+    _write_json(folder / "trainer_state.json", {"best_metric": None, "global_step": last, "log_history": history})
 
 
 def _write_json(path: Path, value: object) -> None:
@@ -211,7 +207,7 @@ def _write_json(path: Path, value: object) -> None:
 
 # ------------------------------------------------------------------------------------------------------ small files
 
-WORDS: Final = (
+WORDS: Final = (  # noqa: SIM905 - a list of quoted words is harder to read
     "self return import def class None True for in if else not raise ValueError config tensor model device "
     "batch optimizer grad step loss dtype shape index torch numpy path open json args kwargs cache name value key "
     "layer hidden attention mask logits tokens config.get os.path join assert isinstance super forward init"

@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +28,7 @@ class Command:
 
     argv: list[str]
     cwd: Path
-    env: Mapping[str, str]
+    env: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ same for all: store everything, later again, then bring it back. What they do di
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -57,12 +58,13 @@ class Tool:
     """Whether modes and times come back too."""
 
     def found_version(self) -> str | None:
-        """What it calls itself, or None when it is not installed."""
+        """Its number, or None when it is not installed."""
         path = shutil.which(self.version[0], path=f"{_BIN}{os.pathsep}{os.environ['PATH']}")
         if path is None:
             return None
         said = subprocess.run([path, *self.version[1:]], capture_output=True, text=True, check=True).stdout
-        return " ".join(said.splitlines()[0].split()[:4])
+        number = re.search(r"\d+(\.\d+)+", said)
+        return number[0] if number else "?"
 
 
 TOOLS = {
@@ -86,9 +88,7 @@ TOOLS = {
             does="snapshots, deduplicated, compressed, encrypted; fsync",
             install="apt-get install restic",
             version=("restic", "version"),
-            prepare=lambda at: [
-                at.command("restic", "init", "-q", "--repository-version", "2", "-r", at.repository)
-            ],
+            prepare=lambda at: [at.command("restic", "init", "-q", "--repository-version", "2", "-r", at.repository)],
             store=lambda at: at.command("restic", "backup", "-q", "-r", at.repository, "."),
             restore=lambda at: at.command(
                 "restic", "restore", "-q", "-r", at.repository, "latest", "--target", at.restored
@@ -103,9 +103,7 @@ TOOLS = {
             store=lambda at: at.command(
                 "rclone", "sync", "-q", "--transfers", "4", "--checkers", "8", at.source, at.repository
             ),
-            restore=lambda at: at.command(
-                "rclone", "copy", "-q", "--transfers", "4", at.repository, at.restored
-            ),
+            restore=lambda at: at.command("rclone", "copy", "-q", "--transfers", "4", at.repository, at.restored),
             exact=False,
         ),
         Tool(
