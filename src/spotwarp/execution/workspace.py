@@ -74,7 +74,7 @@ def compare(
     before = {e.path: e for e in origin.entries} if origin else {}
 
     def stored(path: bytes) -> bool:
-        return _stored(found[path], before.get(path), cache)
+        return _stored(workspace, found[path], before.get(path), origin, cache)
 
     extra = [p for p in planned.extra if found[p].kind != DIRECTORY]
     own = [p for p in planned.differing if found[p].kind != DIRECTORY and not stored(p)]
@@ -87,12 +87,16 @@ def _local(workspace: Path, entry: Scanned, manifest: Manifest) -> LocalFile:
     return LocalFile(entry.kind, entry.size, entry.target, lambda wanted: hash_local(workspace, wanted, manifest.blobs))
 
 
-def _stored(entry: Scanned, before: Entry | None, cache: StatCache) -> bool:
-    """Whether this content is known to have been committed: read unchanged since then, or equal in status to the
-    origin's."""
+def _stored(workspace: Path, entry: Scanned, before: Entry | None, origin: Manifest | None, cache: StatCache) -> bool:
+    """Whether this content is known to be stored: unchanged since it was, or else by its content, as the origin's.
+
+    The cache is only a shortcut: after a reboot, or a copy of the workspace, it knows nothing.
+    """
     if entry.kind == FILE and cache.lookup(entry) is not None:
         return True
-    return before is not None and before.kind == entry.kind and entry.kind != FILE and before.target == entry.target
+    if before is None or origin is None or before.kind != entry.kind:
+        return False
+    return hash_local(workspace, before, origin.blobs)
 
 
 def _in_checkpoint(path: bytes) -> bool:
