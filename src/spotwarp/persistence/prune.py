@@ -133,7 +133,10 @@ def _forgotten(repository: Repository, log: RunLog, head: Head, candidates: set[
     missing = {c for c in candidates if layout.generation_of(c) == head.state.generation}
     n = head.state.snapshot
     while n and missing:
-        entry = log.read(n)
+        try:
+            entry = log.read(n)
+        except CorruptObject:
+            break  # less evidence only means that less is deleted
         if not isinstance(entry, Snapshot) or entry.generation != head.state.generation:
             break
         if entry.manifest in missing and n not in head.state.roots:

@@ -108,8 +108,8 @@ def commit(
     """Append the snapshot entry: the one commit point (I1).
 
     Raises `Fenced`, `RunEnded`, `BaseForgotten` when a legal commit needs a fresh upload, and `StoreUnavailable`: after
-    that the same call finds an entry that landed all the same. (Without this a second entry would name packs that the
-    first may have lost again to a `forget`: P3, an upload is its own until first named.)
+    that the same call finds an entry that landed all the same, so that nothing is committed twice (P3: an upload is its
+    writer's own only until an entry names it).
     """
 
     def decide(head: Head) -> Snapshot:
@@ -144,8 +144,6 @@ def _find_own(log: RunLog, head: Head, uploaded: Upload) -> None:
     except CorruptObject:
         return  # a damaged entry is nobody's, and must not keep the next one from being written
     if isinstance(last, Snapshot) and last.manifest == uploaded.manifest_id:
-        if last.n not in head.state.roots:
-            raise BaseForgotten(f"snapshot {last.n} was committed and forgotten meanwhile")
         raise Stands(last)
 
 
