@@ -57,6 +57,10 @@ class Tree:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """See `close`."""
+        self.close()
+
+    def close(self) -> None:
         """Close every descriptor."""
         self.forget()
         os.close(self._root)

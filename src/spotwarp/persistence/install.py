@@ -18,7 +18,7 @@ from pathlib import Path
 from spotwarp.errors import WorkspaceFault
 from spotwarp.persistence import staging as stage
 from spotwarp.persistence.beneath import Tree, ancestors, split, sync_filesystem
-from spotwarp.persistence.manifest import DIRECTORY
+from spotwarp.persistence.manifest import DIRECTORY, Entry
 
 
 def install(staging: Path, root: Path, *, aside: Path, keep_replaced: bool = False, sync: bool = True) -> None:
@@ -50,6 +50,18 @@ def install(staging: Path, root: Path, *, aside: Path, keep_replaced: bool = Fal
     except OSError as error:
         raise _fault(root, error) from error
     stage.discard(staging)
+
+
+def settle(root: Path, entries: Iterable[Entry]) -> None:
+    """Give what is in place already the modes and times that `entries` say; what is absent or another kind is left.
+
+    For the part of a snapshot that was kept, not fetched. Raises `WorkspaceFault` for what the file system refuses.
+    """
+    try:
+        with Tree(root) as tree:
+            stage.settle(tree, entries)
+    except OSError as error:
+        raise _fault(root, error) from error
 
 
 def set_aside(root: Path, paths: Iterable[bytes], into: Path) -> dict[bytes, bytes]:

@@ -12,7 +12,7 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from spotwarp.clock import Clock
@@ -23,7 +23,7 @@ from spotwarp.persistence.compare import holds
 from spotwarp.persistence.entries import checked, is_whole, room, shown, urgency
 from spotwarp.persistence.layout import pack_key
 from spotwarp.persistence.manifest import FILE, Entry, Extent, Manifest
-from spotwarp.persistence.parallel import Job, default_workers, each
+from spotwarp.persistence.parallel import Job, each
 from spotwarp.persistence.reads import Read, decoded, merged
 from spotwarp.persistence.store.api import Buffer, Store
 
@@ -33,10 +33,12 @@ _NAMED = 20
 
 @dataclass(frozen=True, slots=True)
 class FetchOptions:
-    """How to fetch: threads, and whether to wait until the disk has it all (a power cut is then harmless)."""
+    """How to fetch."""
 
-    workers: int = field(default_factory=default_workers)
+    workers: int = 4
+    """Threads; they wait for the network as much as they compute, so there may be more than cores."""
     sync: bool = True
+    """Wait until the disk has it all before it is called whole: a power cut then leaves nothing half."""
 
 
 @dataclass(frozen=True, slots=True)
