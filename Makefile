@@ -16,6 +16,7 @@ digest = $(shell cat $(1) | sha256sum | cut -c1-16)
 DEMO := .venv/.have-demo-$(call digest,requirements/demo.txt pyproject.toml)
 DEV := .venv/.have-dev-$(call digest,requirements/dev.txt pyproject.toml)
 TRAINING := .venv/.have-training-$(call digest,requirements/dev.txt requirements/training.txt)
+BENCH := .venv/.have-bench-$(call digest,requirements/bench.txt)
 
 # Two test workers on few cores: libraries must not start threads of their own, and nothing may look for a network.
 QUIET := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
@@ -58,8 +59,10 @@ fmt: $(DEV)  ## format the code and fix what can be fixed
 	$(BIN)/ruff check --fix
 
 .PHONY: bench
-bench: $(DEV)  ## measure; results go to .bench/
-	$(QUIET) $(BIN)/python -m benchmarks $(ARGS)
+bench: $(DEV) $(TRAINING) $(BENCH)  ## measure beside restic and rclone: benchmarks/RESULTS.md (30 minutes, 20 GiB)
+	@command -v restic >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get -qq update && apt-get -qq install -y restic; } || \
+	  { echo 'restic is needed: apt-get install restic' >&2; exit 1; }
+	$(BIN)/python -m benchmarks $(ARGS)
 
 # Resolve again. Versions move only with ARGS=--upgrade. No output may name the registry it was read from.
 LOCK := $(BIN)/uv --quiet pip compile --universal --python-version 3.11 --no-header
@@ -69,6 +72,7 @@ lock: $(DEV)  ## pin requirements/*.txt anew from pyproject.toml and requirement
 	  -o requirements/dev.txt $(ARGS)
 	$(LOCK) --generate-hashes pyproject.toml --extra demo requirements/build.in \
 	  -c requirements/dev.txt -o requirements/demo.txt $(ARGS)
+	$(LOCK) --generate-hashes requirements/bench.in -o requirements/bench.txt $(ARGS)
 	$(LOCK) requirements/training.in -c requirements/dev.txt -o requirements/training.txt $(ARGS)
 
 .PHONY: clean
@@ -108,4 +112,9 @@ $(DEV): $(VENV)
 $(TRAINING): $(DEV)
 	@echo 'installing requirements/training.txt (PyTorch and friends: minutes the first time)'
 	@$(PIP) -r requirements/training.txt
+	@touch $@
+
+$(BENCH): $(DEV)
+	@echo 'installing requirements/bench.txt'
+	@$(PIP) --require-hashes -r requirements/bench.txt
 	@touch $@
