@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from spotwarp.errors import ConfigError, WorkspaceFault
+from spotwarp.errors import ConfigError, UsageError, WorkspaceFault
 
 DIRECTORY: Final = ".spotwarp"
 FILE: Final = "config.yaml"
@@ -108,7 +108,6 @@ def _text(value: object) -> str:
 
 
 def _run(value: object) -> str:
-    from spotwarp.errors import UsageError
     from spotwarp.model import checked_run
 
     try:
@@ -383,14 +382,20 @@ def write(workspace: Path, text: str) -> None:
 
 
 def add_exclude(workspace: Path, patterns: list[str]) -> list[str]:
-    """Add patterns to `exclude`, keeping every comment. Returns those that were new."""
+    """Add patterns to `exclude`, keeping every comment. Returns those that were new. Raises `UsageError`."""
     import io
 
     from ruamel.yaml import YAML
 
     path = path_in(workspace)
-    given, _ = _read(path)
-    present = _patterns(given.get("exclude"))
+    given, lines = _read(path)
+    try:
+        present = _patterns(given.get("exclude"))
+    except ValueError as error:
+        line = lines.get("exclude", 1)
+        raise ConfigError(f"exclude {error} ({path}, line {line})", hint="Mend that line.") from error
+    if not all(pattern.strip() and pattern.isprintable() for pattern in patterns):
+        raise UsageError("a pattern cannot be empty or hold a control character", hint="spotwarp exclude 'venv/'")
     new = [p for p in dict.fromkeys(patterns) if p not in present]
     if new:
         yaml = YAML(typ="rt")

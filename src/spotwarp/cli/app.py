@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
+
 import typer
 
 from spotwarp import __version__
 from spotwarp.cli import demo, init, inspect, restore, run, sync
 from spotwarp.cli.render import failure
-from spotwarp.errors import Interrupted, SpotWarpError, UsageError
+from spotwarp.errors import Interrupted, SpotWarpError, UsageError, WorkspaceFault
 
 app = typer.Typer(
     name="spotwarp",
@@ -51,7 +55,20 @@ def main(arguments: list[str]) -> int:
         return Interrupted.exit_code
     except typer.TyperException as error:
         return _usage(error)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # `| head` has read enough
+        return 128 + signal.SIGPIPE
+    except OSError as error:
+        return _system(error, as_json="--json" in own, verb=own[:1])
     return code if isinstance(code, int) else 0
+
+
+def _system(error: OSError, *, as_json: bool, verb: list[str]) -> int:
+    """What the operating system refused where nobody had a better word for it: full, read-only, not ours."""
+    place = f"{error.filename}: " if error.filename else ""
+    fault = WorkspaceFault(f"{place}{error.strerror or error}", hint="Is the disk full, read-only or somebody else's?")
+    failure(fault, as_json=as_json)
+    return run.exit_code(fault) if verb == ["run"] else fault.exit_code
 
 
 def _usage(error: typer.TyperException) -> int:

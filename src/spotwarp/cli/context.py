@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from spotwarp.clock import Clock, Rng, SystemClock, SystemRng
 from spotwarp.config import Config, find_workspace, load
+from spotwarp.errors import WorkspaceFault
 
 if TYPE_CHECKING:
     from spotwarp.persistence.repository import Repository
@@ -46,12 +47,22 @@ def connect(remote_path: str, *, clock: Clock, rng: Rng, single_writer: bool = F
     return SingleWriterStore(store) if single_writer else store
 
 
+def here() -> Path:
+    """The working directory. Raises `WorkspaceFault` when it has been deleted."""
+    try:
+        return Path.cwd()
+    except OSError as error:
+        raise WorkspaceFault(
+            f"the working directory cannot be read: {error.strerror}", hint="Was it deleted or moved? `cd` to it again."
+        ) from error
+
+
 def enter(run: str | None = None, **overrides: object) -> Context:
     """Open the workspace at or above the working directory. Raises `ConfigError`, `RepositoryMissing`, store errors."""
     from spotwarp.persistence.repository import open_repository
 
     clock, rng = SystemClock(), SystemRng()
-    workspace = find_workspace(Path.cwd())
+    workspace = find_workspace(here())
     config = load(workspace, env=os.environ, overrides={"run": run, **overrides})
     store = connect(config.remote_path, clock=clock, rng=rng, single_writer=config.single_writer, cwd=workspace)
     return Context(workspace, config, open_repository(store), clock, rng, rng.token(8))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from spotwarp.cli import render
-from spotwarp.cli.context import connect
+from spotwarp.cli.context import connect, here
 from spotwarp.clock import Clock, Rng, SystemClock, SystemRng
 from spotwarp.errors import ConfigError, StoreUnsupported
 
@@ -52,7 +52,7 @@ def init(
 
     Exit codes: 0 ready, 2 wrong usage, 10 no such bucket, 12 denied, 17 unavailable, 18 full, 19 unsafe store.
     """
-    workspace = Path.cwd()
+    workspace = here()
     clock, rng = SystemClock(), SystemRng()
     from spotwarp import config
 
@@ -96,8 +96,13 @@ def _settled(workspace: Path, remote_path: str | None, run: str | None, single_w
             raise ConfigError(
                 "where should it be stored?", hint="spotwarp init --remote-path s3://bucket/project (or a directory)"
             )
-        place = str(parse_url(remote_path, cwd=workspace))
-        return _Settled(place, run or DEFAULT_RUN, single_writer, existing=False)
+        location = parse_url(remote_path, cwd=workspace)
+        if location.scheme == "file" and Path(location.path).resolve().is_relative_to(workspace.resolve()):
+            raise ConfigError(
+                f"{location.path} is inside this workspace: it would be lost with it, and be stored in itself",
+                hint="Name a directory on another disk, or a bucket.",
+            )
+        return _Settled(str(location), run or DEFAULT_RUN, single_writer, existing=False)
     present = config.load(workspace, env={})
     place = str(parse_url(present.remote_path, cwd=workspace))
     if remote_path is not None and str(parse_url(remote_path, cwd=workspace)) != place:
@@ -110,7 +115,12 @@ def _settled(workspace: Path, remote_path: str | None, run: str | None, single_w
             f"this workspace already continues run {present.run!r}",
             hint=f"Edit run in {config.path_in(workspace)}, use `spotwarp run --run {run}`, or another directory.",
         )
-    return _Settled(place, present.run, present.single_writer or single_writer, existing=True)
+    if single_writer and not present.single_writer:
+        raise ConfigError(
+            "this workspace relies on create-if-absent",
+            hint=f"Set single_writer in {config.path_in(workspace)} if really only one machine will ever write.",
+        )
+    return _Settled(place, present.run, present.single_writer, existing=True)
 
 
 def _probe(store: object, clock: Clock, rng: Rng, *, single_writer: bool) -> ProbeResult:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import typer
 
 from spotwarp.cli import render
-from spotwarp.cli.context import enter
+from spotwarp.cli.context import enter, here
 from spotwarp.config import add_exclude, find_workspace
 from spotwarp.errors import ExecutionError
 from spotwarp.model import human_bytes
@@ -41,7 +39,7 @@ def sync(
     """
     from spotwarp.execution.control_socket import ask
 
-    answer = ask(find_workspace(Path.cwd()), {"verb": "sync"})
+    answer = ask(find_workspace(here()), {"verb": "sync"})
     if answer is None:
         from spotwarp.execution.job import sync_once
 
@@ -79,7 +77,7 @@ def exclude(
 
     Exit codes: 0 done, 2 a pattern that cannot be read.
     """
-    workspace = find_workspace(Path.cwd())
+    workspace = find_workspace(here())
     from spotwarp.persistence.excludes import Excludes
 
     Excludes(patterns)
@@ -118,7 +116,9 @@ def prune(
     except ValueError as error:
         raise UsageError(f"--grace {grace!r} {error}") from error
     opened = enter(run_name)
-    done = pruning.prune(opened.repository, opened.log(), grace_s=grace_s)
+    log = opened.log()
+    log.existing_head()
+    done = pruning.prune(opened.repository, log, grace_s=grace_s)
     if as_json:
         render.facts(
             {
