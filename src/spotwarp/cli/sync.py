@@ -117,7 +117,8 @@ def prune(
         raise UsageError(f"--grace {grace!r} {error}") from error
     opened = enter(run_name)
     log = opened.log()
-    log.existing_head()
+    if opened.config.run not in opened.repository.runs():
+        log.existing_head()
     done = pruning.prune(opened.repository, log, grace_s=grace_s)
     if as_json:
         render.facts(

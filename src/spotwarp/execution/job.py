@@ -25,6 +25,7 @@ from spotwarp.execution.claiming import Claimant, claim, last_claim
 from spotwarp.execution.command import Command, resolve
 from spotwarp.execution.localstate import runtime
 from spotwarp.execution.restoring import Restorer, refuse_ended
+from spotwarp.execution.starter import refuse_missing
 from spotwarp.execution.supervised import Outcome, Supervised
 from spotwarp.execution.sync import Syncer, snapshot_answer
 from spotwarp.execution.workspace import Choice
@@ -126,6 +127,8 @@ class _Job:
         heart = self._start_heart()
         try:
             self._bring_up()
+            if not command.shell:  # a typing mistake must not take the run, nor become its recorded command
+                refuse_missing(command.words[0], self._root / command.cwd, os.environ)
             claimed = self._claim(command)
             heart.holding = Holding(claimed.generation, self._log.life)
             resumed = self._catch_up(claimed)

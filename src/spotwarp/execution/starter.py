@@ -87,6 +87,15 @@ def start(
     return child
 
 
+def refuse_missing(name: str, cwd: Path, env: Mapping[str, str]) -> None:
+    """Raise what `start` would for a program that is not there or not executable, before anything is staked on it."""
+    path = cwd / name if "/" in name else shutil.which(name, path=env.get("PATH", os.defpath))
+    if path is None or ("/" in name and not os.path.lexists(path)):
+        raise _failure(b"exec %d" % errno.ENOENT, name, cwd)
+    if not os.access(path, os.X_OK):
+        raise _failure(b"exec %d" % errno.EACCES, name, cwd)
+
+
 def shell(env: Mapping[str, str]) -> str:
     """The shell that a command string is given to."""
     return "bash" if shutil.which("bash", path=env.get("PATH", os.defpath)) else "/bin/sh"
