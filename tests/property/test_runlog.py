@@ -4,6 +4,7 @@ modules, and dropping a rule is noticed. One seed is one schedule; a failing see
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from dataclasses import replace as changed
 from typing import Any
 
@@ -41,6 +42,26 @@ def test_the_invariants_hold(name: str) -> None:
 def test_the_invariants_hold_in_very_many_schedules(name: str) -> None:
     for seed in range(120, 2000):
         simulate(f"{name} {seed}", SCENARIOS[name])
+
+
+@dataclass
+class At(Hazards):
+    """One misfortune, at its `at`-th chance."""
+
+    name: str = ""
+    at: int = 0
+    count: int = 0
+
+    def strike(self, name: str, chance: Any) -> bool:
+        self.count += name == self.name
+        return name == self.name and self.count == self.at
+
+
+@pytest.mark.parametrize("name", ["crashes", "freezes", "lost", "late", "conflicts", "refusals"])
+def test_one_misfortune_at_every_step(name: str) -> None:
+    for at in range(1, 80):
+        scenario = Scenario(hazards=At(name=name, at=at), notes=2, forgets=2, pruners=1, readers=1, most_steps=2000)
+        simulate("every step", scenario)
 
 
 def test_a_schedule_is_its_seed() -> None:

@@ -352,6 +352,10 @@ def test_it_beats_at_once_and_tells_when_it_cannot(bench: Bench) -> None:
         bench.heart(bench.log("a")).start()
 
 
+def test_stopping_one_that_never_started_is_nothing(bench: Bench) -> None:
+    bench.heart(bench.log("a")).stop()
+
+
 def test_it_notices_once_that_the_run_was_lost(bench: Bench) -> None:
     lost: list[Refusal] = []
     log = bench.claimed("a")

@@ -172,6 +172,16 @@ def test_an_upload_under_way_is_alive_until_its_generation_is_over(bench: Bench)
     assert not bench.objects() & bench.of(orphan)
 
 
+def test_a_new_generations_upload_is_not_sought_among_the_old_ones(bench: Bench) -> None:
+    first, last = bench.save(), bench.save()
+    bench.forget(first[0])
+    bench.claim()
+    orphan = bench.upload()
+
+    bench.prune()
+    assert bench.objects() == bench.of(last[1]) | bench.of(orphan)
+
+
 def test_the_end_of_the_run_ends_its_last_generation(bench: Bench) -> None:
     n, kept = bench.save()
     bench.upload()
@@ -242,6 +252,14 @@ def test_a_damaged_root_stops_everything(bench: Bench, damage: str) -> None:
 
     assert done.skipped.startswith("a retained snapshot is damaged")
     assert (bench.objects(), done.deleted) == (before, [])
+
+
+def test_a_root_that_is_no_snapshot_stops_everything(bench: Bench) -> None:
+    for _ in range(2):
+        bench.save()
+    bench.memory.put(layout.log_key(RUN, 2), encode(Released(n=2, intent="i")))
+
+    assert "entry 2 is retained but no snapshot" in bench.prune().skipped
 
 
 def test_a_root_that_was_forgotten_and_pruned_meanwhile_is_no_damage(bench: Bench) -> None:
