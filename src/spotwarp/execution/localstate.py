@@ -21,6 +21,7 @@ RESTORING = "restoring"
 STAGING = "staging"
 SET_ASIDE = "set-aside"
 STATCACHE = "cache/stat"
+NOTICE_FILE = "notice.json"
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -43,7 +44,7 @@ class Restoring(msgspec.Struct, frozen=True):
     snapshot: int
     step: Literal["fetching", "clearing", "installing"]
     clear: tuple[str, ...] = ()
-    """Local paths to set aside first (UTF-8 with surrogate escapes as backslash escapes)."""
+    """Local paths to set aside first, each byte as the character of that number: paths are bytes, JSON is text."""
 
 
 def runtime(workspace: Path) -> Path:

@@ -7,6 +7,8 @@ the job before anything else; no trainer is started while it is there (I2).
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -83,7 +85,7 @@ class Restorer:
             localstate.remove(marker)
             return
         self._say(f"finishing the restore of snapshot {left.snapshot} that was interrupted")
-        self._place(left, [p.encode("utf-8", "surrogateescape") for p in left.clear])
+        self._place(left, [p.encode("latin-1") for p in left.clear])
 
     def bring_up(self, choice: Choice) -> bool:
         """Bring the workspace to the run's state where it is behind; True when something was restored.
@@ -181,7 +183,7 @@ class Restorer:
             cancel=self._cancel,
         )
         paths = sorted(set(clear))
-        text = tuple(p.decode("utf-8", "surrogateescape") for p in paths)
+        text = tuple(p.decode("latin-1") for p in paths)
         marker = Restoring(marker.run, marker.repository, position, "clearing", text)
         self._mark(marker)
         self._place(marker, paths)
@@ -194,9 +196,12 @@ class Restorer:
         """The steps after the fetch; each is safe to repeat, and none is repeated after a later one has begun."""
         aside = self._own / localstate.SET_ASIDE / f"snapshot-{marker.snapshot}"
         if marker.step == "clearing":
-            moved = set_aside(self._root, clear, aside)
+            moved = set_aside(self._root, [path for path in clear if not path.endswith(b"/")], aside)
             if moved:
                 self._say(f"set {len(moved)} path(s) aside in {aside}")
+            for path in sorted((path for path in clear if path.endswith(b"/")), reverse=True):
+                with contextlib.suppress(OSError):  # not empty, or gone
+                    os.rmdir(os.path.join(os.fsencode(self._root), path))  # noqa: PTH106, PTH118 - bytes
             self._mark(Restoring(marker.run, marker.repository, marker.snapshot, "installing"))
         install(self._own / localstate.STAGING, self._root, aside=aside)
         if marker.snapshot:  # 0: a few paths only, which decide nothing about the rest

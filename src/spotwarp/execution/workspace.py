@@ -18,6 +18,7 @@ from spotwarp.config import FILE as CONFIG_FILE
 from spotwarp.errors import CorruptObject, LocalWork, ObjectMissing, SpotWarpError, UnsupportedFormat
 from spotwarp.execution import localstate
 from spotwarp.execution.checkpoints import step_of
+from spotwarp.persistence.beneath import ancestors
 from spotwarp.persistence.compare import LocalFile, hash_local, plan
 from spotwarp.persistence.entries import renamed_for_torn, shown
 from spotwarp.persistence.excludes import Excludes
@@ -49,7 +50,8 @@ class Difference:
     """The snapshot's, with torn checkpoints under the names they come back under."""
     fetch: tuple[Entry, ...]
     stale: tuple[bytes, ...]
-    """Here, known to be stored, and no part of the snapshot: set aside."""
+    """Here, known to be stored, and no part of the snapshot: set aside. With a slash: a directory, removed if that
+    leaves it empty."""
     own: tuple[bytes, ...]
     """Local work."""
 
@@ -80,6 +82,8 @@ def compare(
     own = [p for p in planned.differing if found[p].kind != DIRECTORY and not stored(p)]
     own += [p for p in extra if not stored(p) and (not fresh or _in_checkpoint(p))]
     stale = () if fresh else tuple(p for p in extra if stored(p))
+    left = {above for path in stale for above in ancestors(path)} - {e.path for e in entries}
+    stale += tuple(path + b"/" for path in sorted(left))
     return Difference(target, planned.fetch, stale, tuple(sorted(own)))
 
 

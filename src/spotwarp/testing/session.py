@@ -1,0 +1,138 @@
+"""What is done, and dies, in the crash tests: a session of several syncs, and the command line. Run in forked children.
+
+The workspace has three states; `lay` makes any of them out of any other, byte for byte and time for time the same.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import zlib
+from functools import partial
+from pathlib import Path
+
+from spotwarp.cli import context, render
+from spotwarp.cli.app import main
+from spotwarp.execution import claiming, job, localstate, lock, restoring, sync
+from spotwarp.persistence import check, prune, receipts, restore
+from spotwarp.persistence.backup import BackupOptions, backup
+from spotwarp.persistence.runlog import lease
+from spotwarp.persistence.store import local
+from spotwarp.testing import crash
+from spotwarp.testing.checkpoints import huggingface_files
+
+# Imported here so that the children need not.
+WARM = (check, job, local, localstate, restore, restoring)
+STATES = 3
+EPOCH_NS = 1_700_000_000 * 10**9
+SETTINGS = {
+    "SPOTWARP_LEASE": "0.5s",
+    "SPOTWARP_SETTLE": "0s",
+    "SPOTWARP_KEEP_RESUMABLE": "1",
+    "SPOTWARP_KEEP_HOURLY": "0",
+}
+
+
+def noise(size: int, seed: int) -> bytes:
+    return random.Random(seed).randbytes(size)
+
+
+def content(state: int) -> dict[str, bytes]:
+    """The files of the workspace in that state, by path."""
+    files = {
+        "data/base.bin": noise(700_000, 1),
+        "data/moving.bin": noise(600_000, 10 + state),
+        "data/growing.bin": noise(400_000 * state, 2),
+        "train.py": b"print('train')\n",
+    }
+    files |= {f"logs/{at}.txt": b"line\n" * (at + (state if at % 5 == 0 else 0)) for at in range(1, 40)}
+    files |= {f"only-in-{state}/deep/{at}": noise(1000, 100 * state + at) for at in range(3)}
+    files[f"only-in-{state}/caf\udce9"] = b"a name that is no text"
+    for step in (10 * state, 10 * state + 10):
+        made = huggingface_files(step, size=300_000)
+        files |= {f"out/checkpoint-{step}/{name}": data for name, data in made.items()}
+    return files
+
+
+def lay(workspace: Path, state: int) -> None:
+    """Make `workspace` that state; what is right already is not touched."""
+    wanted = content(state)
+    for path in [p for p in workspace.rglob("*") if p.is_file() and ".spotwarp" not in p.parts]:
+        if str(path.relative_to(workspace)) not in wanted:
+            path.unlink()
+    for name, data in wanted.items():
+        path = workspace / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists() or path.read_bytes() != data:
+            path.write_bytes(data)
+            stamp = EPOCH_NS + zlib.crc32(data) % 10**6 * 10**9
+            os.utime(path, ns=(stamp, stamp))
+    for folder in sorted((p for p in workspace.rglob("*") if p.is_dir()), reverse=True):
+        if ".spotwarp" in folder.parts:
+            continue
+        if not any(folder.iterdir()):
+            shutil.rmtree(folder)
+            continue
+        os.utime(folder, ns=(EPOCH_NS, EPOCH_NS))
+
+
+def session(workspace: str, told: str, at: int = 0, after: bool = False, by_signal: bool = False, **env: str) -> int:
+    """Claim, store the three states one after the other with rotation and a prune, seal.
+
+    Each snapshot that was acknowledged is told by a line in the file `told`. Dies at the store call `at`, when given.
+    Returns how many calls there were.
+    """
+    os.environ.update(SETTINGS | env)
+    os.chdir(workspace)
+    calls = crash.at_store_call(at, after=after, death=crash.kill_myself if by_signal else crash.die)
+    options = BackupOptions(workers=1, pack_size=1 << 20)
+    sync.backup = partial(backup, options=options)
+    opened = context.enter()
+    log, root = opened.log(), Path(workspace)
+    with lock.hold(root, what="sync", since=""), Path(told).open("ab", buffering=0) as book:
+        heart = lease.Heart(
+            log, opened.repository.store, lease_s=0.5, clock=opened.clock, facts=lambda: ("", {}), on_lost=print
+        )
+        heart.start()
+        who = claiming.Claimant(None, root, 0.5, False)
+        claimed = claiming.claim(log, opened.repository.store, who, clock=opened.clock, say=render.note)
+        heart.holding = lease.Holding(claimed.generation, log.life)
+        opened.repository.enlist(log.run)
+        syncer = sync.Syncer(
+            root, opened.config, opened.repository, log, claimed.generation,
+            clock=opened.clock, rng=opened.rng, say=render.note,
+        )  # fmt: skip
+        for state in range(1, STATES + 1):
+            lay(root, state)
+            done = syncer.sync(quiet=True, final=state == STATES)
+            book.write(b"%d\n" % state)
+            if state == 2:
+                prune.prune(opened.repository, log, grace_s=0)
+        assert done.verified is not None
+        receipts.seal(log, done.verified, phase="stopped", exit_code=None, reason="")
+        heart.stop()
+    return calls()
+
+
+def spotwarp(directory: str, lines: list[list[str]], **env: str) -> list[int]:
+    """The command line in `directory`, once for each of `lines`; the exit codes."""
+    os.environ.update(SETTINGS | env)
+    os.chdir(directory)
+    return [main(line) for line in lines]
+
+
+def dying(directory: str, line: list[str], at: int, after: bool, calls: str) -> list[int]:
+    """One verb, which dies at the call `at` to the store or the file system; its exit code and how many calls it made.
+
+    `calls` is `store` or `files`.
+    """
+    os.environ.update(SETTINGS)
+    os.chdir(directory)
+    if calls == "files":
+        counter = crash.at_file_call(at, after=after)
+        code = main(line)
+        return [code, next(counter) - 1]
+    made = crash.at_store_call(at, after=after)
+    code = main(line)
+    return [code, made()]
