@@ -20,7 +20,8 @@ BENCH := .venv/.have-bench-$(call digest,requirements/bench.txt)
 
 # Two test workers on few cores: libraries must not start threads of their own, and nothing may look for a network.
 QUIET := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
-PYTEST := $(QUIET) $(BIN)/python -m pytest
+# A place of our own for temporary files: pytest would tidy up what another run still uses.
+PYTEST := $(QUIET) $(BIN)/python -m pytest --basetemp=.pytest-tmp
 WORKERS := -n 2 --dist loadgroup
 
 .PHONY: help
@@ -77,7 +78,7 @@ lock: $(DEV)  ## pin requirements/*.txt anew from pyproject.toml and requirement
 
 .PHONY: clean
 clean:  ## remove the environment and all caches
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .bench dist
+	rm -rf .venv .pytest-tmp .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .bench dist
 
 # ------------------------------------------------------------------------------------------------ environment
 

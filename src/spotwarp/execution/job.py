@@ -19,11 +19,12 @@ from typing import Any
 
 from spotwarp.clock import Clock, Rng
 from spotwarp.config import Config, load
-from spotwarp.errors import ConfigError, ExecutionError, Interrupted, LocalWork
+from spotwarp.errors import AlreadyRunning, ConfigError, ExecutionError, Interrupted, LocalWork
 from spotwarp.execution import lock
 from spotwarp.execution.claiming import Claimant, claim, last_claim
 from spotwarp.execution.command import Command, resolve
-from spotwarp.execution.localstate import runtime
+from spotwarp.execution.leftovers import leftovers
+from spotwarp.execution.localstate import NOTICE_FILE, runtime
 from spotwarp.execution.restoring import Restorer, refuse_ended
 from spotwarp.execution.starter import refuse_missing
 from spotwarp.execution.supervised import Outcome, Supervised
@@ -123,6 +124,7 @@ class _Job:
     def run(self) -> Outcome:
         """The whole life of one attempt."""
         command = self._command()
+        refuse_leftovers(self._root)
         self._restorer.recover()
         heart = self._start_heart()
         try:
@@ -240,6 +242,17 @@ class _Job:
             return last[0]
 
         return read
+
+
+def refuse_leftovers(workspace: Path) -> None:
+    """Raise `AlreadyRunning` while processes of an earlier attempt are still at work in the workspace."""
+    left = leftovers(runtime(workspace) / NOTICE_FILE)
+    if left:
+        some = "; ".join(f"{one.pid} ({one.command})" for one in left[:5])
+        raise AlreadyRunning(
+            f"{len(left)} process(es) of an earlier attempt still run in this workspace: {some}",
+            hint=f"Two trainers would destroy each other's work. End it: kill {' '.join(str(one.pid) for one in left)}",
+        )
 
 
 def sync_once(

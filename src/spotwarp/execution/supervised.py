@@ -27,7 +27,7 @@ from spotwarp.execution.child import ProcessTree
 from spotwarp.execution.command import Command, environment, with_checkpoint
 from spotwarp.execution.control_socket import ControlSocket
 from spotwarp.execution.firstupload import screen
-from spotwarp.execution.localstate import runtime
+from spotwarp.execution.localstate import NOTICE_FILE, runtime
 from spotwarp.execution.notice import NoticeFile
 from spotwarp.execution.sync import Synced, Syncer, snapshot_answer
 from spotwarp.execution.terminal import OutputPump
@@ -117,7 +117,7 @@ class Supervised:
         self._pruned_at = clock.monotonic()
         self._sampled_at = clock.monotonic()
         self._telemetry = TelemetryWriter(repository.store, log.run, generation, clock)
-        self._notice = NoticeFile(runtime(workspace) / "notice.json", clock)
+        self._notice = NoticeFile(runtime(workspace) / NOTICE_FILE, clock)
 
     # ---- what others ask and tell ----------------------------------------------------------------------------------
 
