@@ -304,7 +304,7 @@ def _first_line(option: Option) -> str:
 def _read(path: Path) -> tuple[dict[str, object], dict[str, int]]:
     """Keys and values of the file, and the line of each key. Raises `ConfigError`."""
     from ruamel.yaml import YAML
-    from ruamel.yaml.error import MarkedYAMLError
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
     try:
         text = path.read_text("utf-8")
@@ -323,6 +323,8 @@ def _read(path: Path) -> tuple[dict[str, object], dict[str, int]]:
         raise ConfigError(
             f"{path}, line {line}: {error.problem}", hint="Mend that line; nothing was changed."
         ) from error
+    except YAMLError:
+        data = None  # not even text
     if not isinstance(data, dict):
         raise ConfigError(
             f"{path} is empty or damaged", hint="Move it away and run `spotwarp init --remote-path URL` again."
