@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -333,6 +334,18 @@ def test_a_stop_ends_it_without_a_manifest(filled: Path) -> None:
         backups.take(cancel=cancel)
     assert not [key for key in stored(backups) if "/packs/" not in key]
     assert not backups.take().unchanged
+    age(filled, backups)
+    with pytest.raises(Interrupted):
+        backups.take(cancel=cancel)
+
+
+def test_the_reading_threads_step_back_and_nobody_else(filled: Path) -> None:
+    seen: set[int] = set()
+    mine = os.getpriority(os.PRIO_PROCESS, 0)
+    backups = Backups(filled)
+    backups.take(progress=lambda now: seen.add(os.getpriority(os.PRIO_PROCESS, threading.get_native_id())))
+    assert seen == {max(10, mine)}
+    assert os.getpriority(os.PRIO_PROCESS, 0) == mine
 
 
 def test_a_stop_does_not_wait_for_a_free_buffer(filled: Path) -> None:
@@ -618,7 +631,7 @@ def test_a_checkpoint_that_moves_while_others_are_read_is_torn_too(filled: Path)
     assert facts_of(backups)[b"out/checkpoint-20"][0] == "torn"
 
 
-def test_what_cannot_be_read_is_named_and_not_fatal(work: Path, tmp_path: Path) -> None:
+def test_what_is_no_file_is_named_once_and_no_news(work: Path, tmp_path: Path) -> None:
     write(work / "fine", b"1")
     write(work / "checkpoint-1/x", b"2")
     (work / "checkpoint-1/loop").symlink_to("loop")
@@ -629,6 +642,30 @@ def test_what_cannot_be_read_is_named_and_not_fatal(work: Path, tmp_path: Path) 
     assert [skip.path for skip in uploaded.skipped] == [b"pipe"]
     assert uploaded.manifest.skipped == uploaded.skipped
     assert backups.take().unchanged
+
+
+def test_a_file_that_may_not_be_read_is_named_and_its_checkpoint_is_not_resumable() -> None:
+    with tempfile.TemporaryDirectory() as made:  # pytest's own directories are closed to other users
+        root = Path(made)
+        root.chmod(0o755)
+        for path in ("checkpoint-1/a", "checkpoint-2/a", "small", "big"):
+            write(root / path, noise(400 * KIB if path == "big" else 100, 1))
+        for path in ("checkpoint-1/a", "big"):
+            (root / path).chmod(0)
+        backups = Backups(root, judge=judge())
+        was = os.geteuid()
+        os.seteuid(was or 65534)  # root may read everything
+        try:
+            uploaded = backups.take()
+        finally:
+            os.seteuid(was)
+    assert [skip.path for skip in uploaded.skipped] == [b"big", b"checkpoint-1/a"]
+    assert uploaded.vanished == ()
+    assert uploaded.files == 2
+    assert facts_of(backups) == {
+        b"checkpoint-1": ("torn", "a could not be read"),
+        b"checkpoint-2": ("resumable", ""),
+    }
 
 
 def test_entries_hold_files_only_with_content(filled: Path) -> None:

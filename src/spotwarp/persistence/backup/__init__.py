@@ -59,6 +59,8 @@ class BackupOptions:
     """zstd levels for chunks of big files and for bundles of small ones."""
     pack_size: int = TARGET
     """Bytes of a full pack."""
+    nice: int = 10
+    """How far the reading threads step back behind the trainer, as of nice(1); 0 when there is none any more."""
 
     @property
     def buffers(self) -> int:
@@ -134,7 +136,8 @@ def backup(
         found = Found()
         if work.jobs:
             with uploads.open(buffers=options.buffers, slots=options.uploads):
-                reading = Reading(tree, index, uploads, meter, levels=(options.chunk_level, options.bundle_level))
+                levels = options.chunk_level, options.bundle_level
+                reading = Reading(tree, index, uploads, meter, levels=levels, nice=options.nice)
                 found = reading.run(work, workers=options.workers, cancel=cancel)
         facts = demoted(facts, broken(facts, seen, found, tree.lstat))
     kept = list(outcome(seen.entries, work, found))
@@ -147,6 +150,7 @@ def backup(
     unchanged = not always and base is not None and equal(manifest, base)
     put = _Put("", "", 0) if unchanged else _put_manifest(store, manifest, rng)
     cache.replace(records(work, found, seen.fs_time_ns))
+    new = frozenset(index.new_packs())
     sizes = [entry.size for entry in manifest.entries if entry.kind == FILE]
     return Uploaded(
         manifest_id=put.id,
@@ -157,7 +161,7 @@ def backup(
         bytes=sum(sizes),
         read_bytes=meter.bytes,
         stored_bytes=uploads.stored_bytes + put.size,
-        new_packs=tuple(pack for pack in manifest.packs if pack in index.new_packs()),
+        new_packs=tuple(pack for pack in manifest.packs if pack in new),
         skipped=manifest.skipped,
         vanished=tuple(sorted(found.vanished)),
         unstable=tuple(sorted(found.unstable)),

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
 
 from spotwarp.errors import WorkspaceFault
 from spotwarp.persistence.backup.live import GONE, BigContent, read_small
@@ -23,8 +22,6 @@ from spotwarp.persistence.index import CHUNK, Index
 from spotwarp.persistence.manifest import Skipped
 from spotwarp.persistence.parallel import each
 from spotwarp.persistence.scan import OURS, Scanned, reason
-
-_NICE: Final = 10
 
 
 @dataclass(slots=True)
@@ -60,11 +57,14 @@ class _Span:
 class Reading:
     """Reads a plan's files. One use."""
 
-    def __init__(self, tree: Tree, index: Index, uploads: Uploads, meter: Meter, *, levels: tuple[int, int]) -> None:
-        """`tree` is the workspace; `levels` are those of chunks and of bundles."""
+    def __init__(
+        self, tree: Tree, index: Index, uploads: Uploads, meter: Meter, *, levels: tuple[int, int], nice: int
+    ) -> None:
+        """`tree` is the workspace; `levels` are those of chunks and of bundles; `nice` is the threads'."""
         self._tree, self._index, self._uploads, self._meter = tree, index, uploads, meter
         self._root = tree.directory(b"")
         self._levels = levels
+        self._nice = nice
         self._open: set[BigContent] = set()
         self.found = Found()
 
@@ -94,7 +94,7 @@ class Reading:
 
     def _work(self, jobs: Iterable[SmallFiles | _Span]) -> None:
         """One thread."""
-        yield_to_others()
+        yield_to_others(self._nice)
         chunk_level, bundle_level = self._levels
         packer = Packer(self._uploads, self._index, chunk_level=chunk_level, bundle_level=bundle_level)
         with Tree(self._root) as tree:
@@ -161,8 +161,8 @@ class Reading:
             self.found.unstable.append(entry.path)
 
 
-def yield_to_others() -> None:
-    """Lower this thread's priority; on Linux it is the thread's own."""
+def yield_to_others(nice: int) -> None:
+    """Lower this thread's priority to `nice`, if it is higher; on Linux it is the thread's own."""
     with suppress(OSError):
         mine = threading.get_native_id()
-        os.setpriority(os.PRIO_PROCESS, mine, max(_NICE, os.getpriority(os.PRIO_PROCESS, mine)))
+        os.setpriority(os.PRIO_PROCESS, mine, max(nice, os.getpriority(os.PRIO_PROCESS, mine)))
