@@ -1,0 +1,246 @@
+"""The syncs of one attempt, beside the command: in threads, when they are due, told when they fail, tried again at
+the end.
+
+Carries out what the supervisor orders and posts how it ended; never decides whether to sync. Nothing in here may
+raise into the
+job's loop or wait in it (I10).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+
+from spotwarp.clock import Clock
+from spotwarp.config import Config
+from spotwarp.errors import Fenced, Interrupted, RunEnded, SpotWarpError, StoreFull
+from spotwarp.execution import supervisor
+from spotwarp.execution.sync import Synced, Syncer
+from spotwarp.model import human_bytes, human_seconds
+from spotwarp.persistence.backup import Progress
+from spotwarp.persistence.entries import shown
+from spotwarp.persistence.manifest import CheckpointFact
+from spotwarp.persistence.prune import prune
+from spotwarp.persistence.receipts import Verified
+from spotwarp.persistence.repository import Repository
+from spotwarp.persistence.runlog.log import RunLog
+from spotwarp.persistence.telemetry import Sample, TelemetryWriter
+
+AUTO_LEAST_S, AUTO_MOST_S, AUTO_SHARE = 15.0, 300.0, 0.1
+PRUNE_EVERY_S = 600.0
+SAMPLE_EVERY_S = 10.0
+RETRY_S = 5.0
+PROGRESS_EVERY_S = 20.0
+_NAMED = 5
+
+Facts = dict[str, str | int | float | bool | None]
+
+
+class Storing:
+    """One attempt's syncs. Every method returns at once."""
+
+    def __init__(
+        self,
+        syncer: Syncer,
+        repository: Repository,
+        log: RunLog,
+        config: Config,
+        *,
+        generation: int,
+        clock: Clock,
+        say: Callable[[str], None],
+        post: Callable[[supervisor.Event], None],
+    ) -> None:
+        self._syncer, self._repository, self._log, self._config = syncer, repository, log, config
+        self._clock, self._say, self._post = clock, say, post
+        self._telemetry = TelemetryWriter(repository.store, log.run, generation, clock)
+        self._cancel = threading.Event()
+        self._ended = threading.Event()
+        self._due: float | None = None
+        self._took_s = 0.0
+        self._pruned_at = clock.monotonic()
+        self._told_error = ""
+        self._told_skipped: set[bytes] = set()
+        self.verified: Verified | None = None
+        """The receipt of the last snapshot that was read back."""
+        self.error = ""
+        """Why the last sync failed; empty when it did not."""
+
+    # ---- the life --------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """The command runs: the first interval begins."""
+        self._due = self._clock.monotonic() + self._interval()
+        threading.Thread(target=self._sample_on, name="telemetry", daemon=True).start()
+
+    def end(self) -> None:
+        """The attempt is over: give up what still runs."""
+        self._cancel.set()
+        self._ended.set()
+
+    def look(self, heart_error: str) -> None:
+        """What is due by time alone: the interval's sync, and a word when storing begins to fail or works again."""
+        now = self._clock.monotonic()
+        if self._due is not None and now >= self._due:
+            self._due = None
+            self._post(supervisor.IntervalDue(now))
+        trouble = self._syncer.facts.error or heart_error
+        if trouble != self._told_error:
+            self._told_error = trouble
+            self._say(f"NOT STORED: {trouble}; training goes on, trying again" if trouble else "storing works again")
+
+    def _interval(self) -> float:
+        if self._config.interval_s is not None:
+            return self._config.interval_s
+        return min(AUTO_MOST_S, max(AUTO_LEAST_S, self._took_s / AUTO_SHARE))
+
+    # ---- syncs -----------------------------------------------------------------------------------------------------
+
+    def routine(self) -> None:
+        """A sync beside the running command; posts `SyncFinished`."""
+        self._cancel.clear()
+        threading.Thread(target=self._routine, name="sync", daemon=True).start()
+
+    def cancel(self) -> None:
+        """Let the routine sync at work end at once."""
+        self._cancel.set()
+
+    def final(self, deadline: Callable[[], float | None], before: Callable[[], object]) -> None:
+        """The last sync, after `before`; tried again while that can help, until `deadline` (asked each time) or
+        patience
+        ends. Posts `SyncFinished`.
+        """
+        threading.Thread(target=lambda: self._final(deadline, before), name="final-sync", daemon=True).start()
+
+    def now(self) -> Synced:
+        """A sync for whoever asks through the socket. Blocks, and raises what `Syncer.sync` raises."""
+        return self._syncer.sync(cancel=self._cancel)
+
+    def _routine(self) -> None:
+        try:
+            ok, _ = self._try(final=False, cancel=self._cancel)
+        except BaseException:
+            self._finished(ok=False)  # a bug must not leave the supervisor waiting; it is raised all the same
+            raise
+        self._finished(ok=ok)
+        self._prune_now_and_then()
+
+    def _final(self, deadline: Callable[[], float | None], before: Callable[[], object]) -> None:
+        ok, again = False, True
+        patience = self._clock.monotonic() + self._config.patience_s
+        try:
+            before()
+            while again and not ok:
+                ok, again = self._try(final=True, cancel=self._ended)
+                again = again and self._clock.monotonic() + RETRY_S < (deadline() or patience)
+                if again and not ok:
+                    again = not self._clock.wait(self._ended, RETRY_S)
+        finally:
+            self._finished(ok=ok)
+
+    def _finished(self, *, ok: bool) -> None:
+        self._due = self._clock.monotonic() + self._interval()
+        self._post(supervisor.SyncFinished(ok, self._clock.monotonic()))
+
+    def _try(self, *, final: bool, cancel: threading.Event) -> tuple[bool, bool]:
+        """One sync: whether it ended well, and whether another try could."""
+        try:
+            self._took(self._syncer.sync(final=final, quiet=final, cancel=cancel, progress=self._meter()))
+        except (Fenced, RunEnded) as error:
+            self._post(supervisor.FencedOff(error.message, self._clock.monotonic()))
+        except Interrupted:
+            pass
+        except SpotWarpError as error:
+            self.error = error.message
+            return False, error.retryable or (isinstance(error, StoreFull) and self._made_room())
+        else:
+            return True, False
+        return False, False
+
+    def _took(self, done: Synced) -> None:
+        self.verified, self._took_s, self.error = done.verified, done.duration_s, ""
+        new = [one for one in done.skipped if one.path not in self._told_skipped]
+        self._told_skipped |= {one.path for one in new}
+        if new:
+            some = ", ".join(f"{shown(one.path)} ({one.reason})" for one in new[:_NAMED])
+            self._say(f"not stored: {some}" + (f" and {len(new) - _NAMED} more" if len(new) > _NAMED else ""))
+
+    def _meter(self) -> Callable[[Progress], None]:
+        """Says how far a long sync is, now and then."""
+        started = self._clock.monotonic()
+        last = [started]
+
+        def tell(now: Progress) -> None:
+            moment = self._clock.monotonic()
+            if moment - last[0] < PROGRESS_EVERY_S or not now.bytes:
+                return
+            last[0] = moment
+            left = human_seconds((now.bytes_total - now.bytes) * (moment - started) / now.bytes)
+            self._say(f"storing: {human_bytes(now.bytes)} of {human_bytes(now.bytes_total)}, {left} left")
+
+        return tell
+
+    # ---- room ------------------------------------------------------------------------------------------------------
+
+    def _made_room(self) -> bool:
+        """A full store takes deletes even when it takes no writes: let go of what is dead, without any grace."""
+        with contextlib.suppress(SpotWarpError):
+            freed = prune(self._repository, self._log, grace_s=0.0).bytes
+            if freed:
+                self._say(f"the store is full: deleted {human_bytes(freed)} that retention had let go")
+            return freed > 0
+        return False
+
+    def _prune_now_and_then(self) -> None:
+        now = self._clock.monotonic()
+        if self._config.prune and now - self._pruned_at >= PRUNE_EVERY_S:
+            self._pruned_at = now
+            with contextlib.suppress(SpotWarpError):
+                prune(self._repository, self._log)
+
+    # ---- facts -----------------------------------------------------------------------------------------------------
+
+    def facts(self) -> Facts:
+        """Work at risk and trouble, for the heartbeat."""
+        facts = self._syncer.facts
+        best = newest_fact(facts.checkpoints)
+        return {
+            "at_risk_s": round(self._syncer.at_risk_s(), 1),
+            "at_risk_bytes": facts.pending_bytes,
+            "error": facts.error,
+            "error_since": facts.error_since,
+            "step": best.step if best else None,
+            "loss": best.loss if best else None,
+        }
+
+    @property
+    def last_snapshot(self) -> int | None:
+        """The last snapshot that this attempt stored or found unchanged."""
+        last = self._syncer.facts.last
+        return last.n if last else None
+
+    def _sample_on(self) -> None:
+        while not self._clock.wait(self._ended, SAMPLE_EVERY_S):
+            self._telemetry.add(self._sample())
+        self._telemetry.flush()
+
+    def _sample(self) -> Sample:
+        facts = self._syncer.facts
+        best = newest_fact(facts.checkpoints)
+        return Sample(
+            wall=self._clock.wall().isoformat(timespec="seconds"),
+            at_risk_s=round(self._syncer.at_risk_s(), 1),
+            at_risk_bytes=facts.pending_bytes,
+            step=best.step if best else None,
+            loss=best.loss if best else None,
+            read_bytes=facts.read_bytes,
+            stored_bytes=facts.stored_bytes,
+            error=facts.error,
+        )
+
+
+def newest_fact(checkpoints: tuple[CheckpointFact, ...]) -> CheckpointFact | None:
+    """The newest resumable of some checkpoint facts, None when there is none."""
+    resumable = [c for c in checkpoints if c.cls == "resumable"]
+    return max(resumable, key=lambda c: c.step if c.step is not None else -1, default=None)
