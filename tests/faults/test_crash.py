@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from spotwarp.testing import session
-from spotwarp.testing.world import Tree, World, states, tree, world
+from spotwarp.testing.world import Tree, World, forks, states, tree
 
 pytestmark = pytest.mark.slow
 
@@ -21,8 +21,8 @@ MOMENTS = pytest.mark.parametrize("after", [False, True], ids=["before", "after"
 
 @pytest.fixture
 def place() -> Iterator[World]:
-    with world() as made:
-        yield made
+    with forks() as (root, made):
+        yield World(root, made)
 
 
 @pytest.fixture

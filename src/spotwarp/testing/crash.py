@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -36,9 +36,10 @@ def die() -> None:
     os._exit(DEAD)
 
 
-def kill_myself() -> None:
-    """SIGKILL to this process."""
-    os.kill(os.getpid(), signal.SIGKILL)
+def kill(processes: Iterable[int]) -> None:
+    """SIGKILL to these, in their order; 0 is this process."""
+    for pid in processes:
+        os.kill(pid or os.getpid(), signal.SIGKILL)
 
 
 class MortalStore:
@@ -69,7 +70,7 @@ class MortalStore:
             try:
                 return verb(*arguments)
             finally:
-                if last:
+                if last and self._after:
                     self._death()
 
         return call
@@ -215,7 +216,7 @@ def _work(module: ModuleType, function: str, arguments: dict[str, Any], printed:
             value = getattr(module, function)(**arguments)
             returned.write_text(json.dumps(value))
             code = 0
-        except BaseException:
+        except BaseException:  # noqa: BLE001 - told by the exit code and the traceback
             traceback.print_exc()
         sys.stdout.flush()
         sys.stderr.flush()

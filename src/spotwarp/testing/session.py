@@ -34,20 +34,16 @@ SETTINGS = {
 }
 
 
-def noise(size: int, seed: int) -> bytes:
-    return random.Random(seed).randbytes(size)
-
-
 def content(state: int) -> dict[str, bytes]:
     """The files of the workspace in that state, by path."""
     files = {
-        "data/base.bin": noise(700_000, 1),
-        "data/moving.bin": noise(600_000, 10 + state),
-        "data/growing.bin": noise(400_000 * state, 2),
+        "data/base.bin": _noise(700_000, 1),
+        "data/moving.bin": _noise(600_000, 10 + state),
+        "data/growing.bin": _noise(400_000 * state, 2),
         "train.py": b"print('train')\n",
     }
     files |= {f"logs/{at}.txt": b"line\n" * (at + (state if at % 5 == 0 else 0)) for at in range(1, 40)}
-    files |= {f"only-in-{state}/deep/{at}": noise(1000, 100 * state + at) for at in range(3)}
+    files |= {f"only-in-{state}/deep/{at}": _noise(1000, 100 * state + at) for at in range(3)}
     files[f"only-in-{state}/caf\udce9"] = b"a name that is no text"
     for step in (10 * state, 10 * state + 10):
         made = huggingface_files(step, size=300_000)
@@ -77,17 +73,19 @@ def lay(workspace: Path, state: int) -> None:
         os.utime(folder, ns=(EPOCH_NS, EPOCH_NS))
 
 
-def session(workspace: str, told: str, at: int = 0, after: bool = False, by_signal: bool = False, **env: str) -> int:
+def session(
+    workspace: str, told: str, env: dict[str, str], at: int = 0, after: bool = False, kill: list[int] | None = None
+) -> int:
     """Claim, store the three states one after the other with rotation and a prune, seal.
 
-    Each snapshot that was acknowledged is told by a line in the file `told`. Dies at the store call `at`, when given.
-    Returns how many calls there were.
+    Each snapshot that was acknowledged is told by a line in the file `told`. At the store call `at` the process dies;
+    or, where `kill` is given, those processes are killed, 0 meaning this one. Returns how many calls there were.
     """
     os.environ.update(SETTINGS | env)
     os.chdir(workspace)
-    calls = crash.at_store_call(at, after=after, death=crash.kill_myself if by_signal else crash.die)
+    calls = crash.at_store_call(at, after=after, death=crash.die if kill is None else partial(crash.kill, kill))
     options = BackupOptions(workers=1, pack_size=1 << 20)
-    sync.backup = partial(backup, options=options)
+    vars(sync)["backup"] = partial(backup, options=options)
     opened = context.enter()
     log, root = opened.log(), Path(workspace)
     with lock.hold(root, what="sync", since=""), Path(told).open("ab", buffering=0) as book:
@@ -115,7 +113,7 @@ def session(workspace: str, told: str, at: int = 0, after: bool = False, by_sign
     return calls()
 
 
-def spotwarp(directory: str, lines: list[list[str]], **env: str) -> list[int]:
+def spotwarp(directory: str, lines: list[list[str]], env: dict[str, str]) -> list[int]:
     """The command line in `directory`, once for each of `lines`; the exit codes."""
     os.environ.update(SETTINGS | env)
     os.chdir(directory)
@@ -136,3 +134,7 @@ def dying(directory: str, line: list[str], at: int, after: bool, calls: str) -> 
     made = crash.at_store_call(at, after=after)
     code = main(line)
     return [code, made()]
+
+
+def _noise(size: int, seed: int) -> bytes:
+    return random.Random(seed).randbytes(size)
