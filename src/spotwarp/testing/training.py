@@ -1,0 +1,106 @@
+"""A real training: a small Llama, all of its weights, with the trainer that most people use.
+
+    python -m spotwarp.testing.training --out out --steps 24 --save-every 6 [--resume-from CHECKPOINT]
+
+Needs torch and transformers, knows nothing of SpotWarp. Dropout and shuffling make the random state matter: a resume
+that loses any of it ends with other weights. Prints `start at N`, `step k/N loss=…` for each step and, at the end,
+`final <sha256 of final/model.safetensors>`. `--save-time` lets a save take so many seconds, in the middle of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import sys
+import time
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+VOCABULARY, CONTEXT, ROWS, SEED = 512, 48, 64, 11
+
+
+def model() -> Any:
+    """A Llama of about a million parameters, always the same."""
+    import_module("torch").manual_seed(SEED)
+    transformers = import_module("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=128,
+        intermediate_size=344,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        max_position_embeddings=CONTEXT,
+        attention_dropout=0.1,
+        attn_implementation="eager",
+    )
+    return transformers.LlamaForCausalLM(config)
+
+
+def data() -> list[dict[str, Any]]:
+    """Rows of tokens with something to learn in them."""
+    torch = import_module("torch")
+    rows = [(torch.arange(CONTEXT) * (row % 7 + 1) + row) % VOCABULARY for row in range(ROWS)]
+    return [{"input_ids": row, "labels": row} for row in rows]
+
+
+def trainer(options: argparse.Namespace) -> Any:
+    """The trainer, told to be quiet and to stay on the CPU."""
+    transformers = import_module("transformers")
+
+    class Slow(transformers.Trainer):  # type: ignore[misc]  # may not be installed
+        def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+            super().save_model(output_dir, _internal_call)
+            time.sleep(options.save_time)
+
+    class Tell(transformers.TrainerCallback):  # type: ignore[misc]  # as above
+        def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            say(f"start at {state.global_step}")
+
+        def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
+            if logs and "loss" in logs:
+                say(f"step {state.global_step}/{state.max_steps} loss={logs['loss']}")
+
+    settings = transformers.TrainingArguments(
+        output_dir=str(options.out),
+        max_steps=options.steps,
+        save_steps=options.save_every,
+        save_total_limit=3,
+        logging_steps=1,
+        per_device_train_batch_size=2,
+        learning_rate=1e-3,
+        seed=SEED,
+        report_to=[],
+        use_cpu=True,
+        disable_tqdm=True,
+        dataloader_pin_memory=False,
+    )
+    return Slow(model=model(), args=settings, train_dataset=data(), callbacks=[Tell()])
+
+
+def say(line: str) -> None:
+    """One line, at once."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m spotwarp.testing.training", description="Train a small Llama.")
+    parser.add_argument("--out", type=Path, default=Path("out"))
+    parser.add_argument("--steps", type=int, default=24)
+    parser.add_argument("--save-every", type=int, default=6)
+    parser.add_argument("--save-time", type=float, default=0.0)
+    parser.add_argument("--resume-from", default=None)
+    options = parser.parse_args(arguments)
+    training = trainer(options)
+    training.train(resume_from_checkpoint=options.resume_from)
+    final = options.out / "final"
+    training.model.save_pretrained(final)
+    say(f"final {hashlib.sha256((final / 'model.safetensors').read_bytes()).hexdigest()}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
