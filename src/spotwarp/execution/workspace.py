@@ -69,7 +69,7 @@ def compare(
     """Compare the workspace with snapshot `number`. `origin` is the manifest of the snapshot it stems from, if to be
     had."""
     found = {e.path: e for e in scan(workspace, Excludes(exclude)).entries if not e.path.startswith(_OWN)}
-    target = renamed_for_torn(manifest, number, taken=frozenset(found))
+    target = _under_free_names(workspace, manifest, number, found)
     entries = [e for e in target.entries if e.path != _CONFIG]
     local = {path: _local(workspace, entry, target) for path, entry in found.items()}
     planned = plan(entries, local, frozenset())
@@ -85,6 +85,22 @@ def compare(
     left = {above for path in stale for above in ancestors(path)} - {e.path for e in entries}
     stale += tuple(path + b"/" for path in sorted(left))
     return Difference(target, planned.fetch, stale, tuple(sorted(own)))
+
+
+def _under_free_names(workspace: Path, manifest: Manifest, number: int, found: dict[bytes, Scanned]) -> Manifest:
+    """`manifest` with its torn checkpoints renamed; a name that is here with other content is left to what is here.
+
+    The same content is what an earlier restore put there, and no reason for a second copy.
+    """
+    target = renamed_for_torn(manifest, number)
+    taken = set()
+    for torn in {fact.path for fact in target.checkpoints if fact.cls == "torn"} & found.keys():
+        beneath = [e for e in target.entries if e.path == torn or e.path.startswith(torn + b"/")]
+        here = {p: _local(workspace, e, target) for p, e in found.items() if p == torn or p.startswith(torn + b"/")}
+        planned = plan(beneath, here, frozenset())
+        if planned.fetch or planned.extra:
+            taken.add(torn)
+    return renamed_for_torn(manifest, number, taken=taken) if taken else target
 
 
 def _local(workspace: Path, entry: Scanned, manifest: Manifest) -> LocalFile:
