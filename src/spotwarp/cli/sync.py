@@ -93,6 +93,9 @@ def prune(
     grace: str = typer.Option(
         "6h", "--grace", help="Spare what was let go more recently (a restore may be reading it)."
     ),
+    room: bool = typer.Option(
+        False, "--make-room", help="For a full store: also let go of all but the last and the last resumable snapshot."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print what was deleted as JSON."),
 ) -> None:
     """Delete what retention has let go and what dead machines left behind.
@@ -104,6 +107,8 @@ def prune(
     spotwarp prune
 
     spotwarp prune --grace 0s --json
+
+    spotwarp prune --make-room
 
     Exit codes: 0 done, 12 no right to delete, 16 a retained snapshot is damaged (nothing was deleted).
     """
@@ -119,7 +124,7 @@ def prune(
     log = opened.log()
     if opened.config.run not in opened.repository.runs():
         log.existing_head()
-    done = pruning.prune(opened.repository, log, grace_s=grace_s)
+    done = pruning.make_room(opened.repository, log) if room else pruning.prune(opened.repository, log, grace_s=grace_s)
     if as_json:
         render.facts(
             {

@@ -13,9 +13,10 @@ from datetime import datetime, timedelta
 
 from spotwarp.errors import CorruptObject, ObjectMissing, StoreDenied, StoreUnsupported
 from spotwarp.persistence import layout
+from spotwarp.persistence.envelope import Kind, seal
 from spotwarp.persistence.manifest import Manifest
-from spotwarp.persistence.repository import Repository
-from spotwarp.persistence.runlog.entry import Snapshot, State
+from spotwarp.persistence.repository import BALLAST_BYTES, Repository
+from spotwarp.persistence.runlog.entry import Forget, Snapshot, State
 from spotwarp.persistence.runlog.log import Head, RunLog
 
 GRACE_S = 6 * 3600.0
@@ -78,6 +79,29 @@ def prune(repository: Repository, log: RunLog, *, grace_s: float = GRACE_S) -> P
             if newer.n == head.n:
                 return Pruned(skipped=f"a retained snapshot is damaged, so nothing is deleted: {error}")
             head = newer  # forgotten meanwhile, and another prune was faster: start over
+
+
+def make_room(repository: Repository, log: RunLog) -> Pruned:
+    """For a full store: delete what is dead without grace, then let go of every snapshot but the last and the last
+    resumable one, and delete what that frees. The ballast gives way for the entry that this needs, and is put back.
+
+    Raises `StoreFull` when even that entry finds no room.
+    """
+    store, done = repository.store, prune(repository, log, grace_s=0.0)
+    state = log.head().state
+    spare = tuple(n for n in state.retained if n not in (state.snapshot, state.resumable))
+    if done.skipped or not spare:
+        return done
+    store.delete(layout.BALLAST)
+    log.append(lambda head: Forget(snapshots=tuple(n for n in spare if n in head.state.retained)))
+    more = prune(repository, log, grace_s=0.0)
+    done.packs += more.packs
+    done.manifests += more.manifests
+    done.bytes += more.bytes
+    done.deleted += more.deleted
+    done.skipped = more.skipped
+    store.put(layout.BALLAST, seal(Kind.BALLAST, bytes(BALLAST_BYTES)))
+    return done
 
 
 def _prune_at(repository: Repository, log: RunLog, head: Head, grace_s: float) -> Pruned:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from spotwarp.errors import StoreUnavailable
+from spotwarp.errors import StoreFull, StoreUnavailable
 from spotwarp.persistence import layout, receipts
 from spotwarp.persistence.manifest import CheckpointFact, Manifest
-from spotwarp.persistence.prune import GRACE_S, Evidence, Pruned, dead, prune
+from spotwarp.persistence.prune import GRACE_S, Evidence, Pruned, dead, make_room, prune
 from spotwarp.persistence.receipts import Base
 from spotwarp.persistence.repository import Repository, create
 from spotwarp.persistence.retention import Retention
@@ -388,3 +388,45 @@ def test_grace_in_a_run_without_a_log() -> None:
     repository, _ = create(MemoryStore(clock=clock), clock=clock, rng=SeededRng())
 
     assert prune(repository, repository.log("none", life="r", clock=clock, rng=SeededRng())) == Pruned()
+
+
+class _Quota(MemoryStore):
+    """A store that takes no byte beyond `room`, but always deletes."""
+
+    room = 1 << 40
+
+    def _check(self, key: str, data: object) -> None:
+        held = {k: v for k, v in self.contents().items() if k != key}
+        if sum(len(v) for v in held.values()) + len(data) > self.room:  # type: ignore[arg-type]
+            raise StoreFull("quota")
+
+    def put(self, key: str, data: bytes | bytearray | memoryview) -> None:
+        self._check(key, data)
+        super().put(key, data)
+
+    def put_new(self, key: str, data: bytes | bytearray | memoryview) -> None:
+        self._check(key, data)
+        super().put_new(key, data)
+
+
+def test_a_full_store_in_which_everything_is_alive_makes_room_out_of_its_ballast() -> None:
+    bench = Bench.__new__(Bench)
+    bench.clock = VirtualClock()
+    bench.memory = _Quota(clock=bench.clock)
+    bench.store = FaultyStore(bench.memory)
+    bench.repository, _ = create(bench.store, clock=bench.clock, rng=SeededRng())
+    bench.generation = bench.uploads = 0
+    bench.claim()
+    for _ in range(3):
+        last, _upload = bench.save()
+    held = sum(len(data) for data in bench.memory.contents().values())
+    bench.memory.room = held + 10  # not even a log entry fits
+    with pytest.raises(StoreFull):
+        bench.forget(*bench.reader().head().state.retained[:1])
+
+    done = make_room(bench.repository, bench.reader())
+
+    assert (done.packs, done.manifests, done.skipped) == (2, 2, "")
+    assert bench.reader().head().state.retained == (last,)
+    assert layout.BALLAST in bench.memory.contents()
+    assert sum(len(data) for data in bench.memory.contents().values()) <= bench.memory.room
