@@ -130,10 +130,14 @@ def same(truth: Truth, kills: list[tuple[str, int]], steps: int) -> None:
 
 def test_a_llama_that_is_killed_three_times_ends_with_the_same_bits(tmp_path: Path, server: Seaweed) -> None:
     chance = random.Random(3)
-    kills = [(IN_SAVE, chance.randrange(6, 11)), (IN_STEP, chance.randrange(6, 9)), (IN_SAVE, 1)]
-    command = [sys.executable, "-m", "spotwarp.testing.training", "--steps", "30", "--save-every", "4"]
+    kills = [
+        (IN_SAVE, chance.randrange(10, 14)),
+        (IN_STEP, chance.randrange(11, 14)),
+        (IN_SAVE, chance.randrange(5, 9)),
+    ]
+    command = [sys.executable, "-m", "spotwarp.testing.training", "--steps", "30", "--save-every", "5"]
     truth = Truth(
-        tmp_path, server.env(), f"s3://{BUCKET}/llama", [*command, "--save-time", "0.7"],
+        tmp_path, server.env(), f"s3://{BUCKET}/llama", [*command, "--save-time", "0.7", "--step-time", "0.2"],
         "--resume-args", "--resume-from {checkpoint}",
     )  # fmt: skip
     same(truth, kills, 30)

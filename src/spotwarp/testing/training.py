@@ -4,7 +4,7 @@
 
 Needs torch and transformers, knows nothing of SpotWarp. Dropout and shuffling make the random state matter: a resume
 that loses any of it ends with other weights. Prints `start at N`, `step k/N loss=…` for each step and, at the end,
-`final <sha256 of final/model.safetensors>`. `--save-time` lets a save take so many seconds, in the middle of it.
+`final <sha256 of final/model.safetensors>`. `--save-time` lets a save take so many seconds more, in the middle of it.
 """
 
 from __future__ import annotations
@@ -49,18 +49,22 @@ def trainer(options: argparse.Namespace) -> Any:
     """The trainer, told to be quiet and to stay on the CPU."""
     transformers = import_module("transformers")
 
-    class Slow(transformers.Trainer):  # type: ignore[misc]  # may not be installed
+    base: Any = transformers.Trainer
+    callback: Any = transformers.TrainerCallback
+
+    class Slow(base):  # type: ignore[misc]  # may not be installed
         def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
             super().save_model(output_dir, _internal_call)
             time.sleep(options.save_time)
 
-    class Tell(transformers.TrainerCallback):  # type: ignore[misc]  # as above
+    class Tell(callback):  # type: ignore[misc]  # as above
         def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             say(f"start at {state.global_step}")
 
         def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
             if logs and "loss" in logs:
                 say(f"step {state.global_step}/{state.max_steps} loss={logs['loss']}")
+                time.sleep(options.step_time)
 
     settings = transformers.TrainingArguments(
         output_dir=str(options.out),
@@ -91,6 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("out"))
     parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--save-every", type=int, default=6)
+    parser.add_argument("--step-time", type=float, default=0.0)
     parser.add_argument("--save-time", type=float, default=0.0)
     parser.add_argument("--resume-from", default=None)
     options = parser.parse_args(arguments)
