@@ -146,15 +146,15 @@ def run_demo(
 
 
 def notice(stage: Stage, machine: Machine) -> Machine:
-    """The machine is told that it will go: nothing may be lost."""
+    """The machine is told that it will go, and its successor is there at once: it must wait until all is stored."""
     machine.until(reached(machine, SAVE_EVERY * 2 + 3), "training")
     stage.tell(f"notice: {machine.name} is told that it will go")
     at = stage.clock.monotonic()
     machine.notify()
+    successor = stage.rent()
     code = machine.exit_code()
     stage.expect(code == PREEMPTED, f"notice: exit code {code}, not {PREEMPTED}")
     last = machine.steps[-1]
-    successor = stage.rent()
     stage.resumed("notice", machine, max(at, last[0]), successor)
     stage.expect(stage.preemptions[-1].lost_steps == 0, "notice: steps were lost in spite of the notice")
     return successor

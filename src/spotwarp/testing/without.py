@@ -10,6 +10,7 @@ product.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -89,23 +90,12 @@ def claim_wait() -> None:
     _patch("spotwarp.persistence.runlog.lease", "wait_for_turn", lambda _: hurry)
 
 
-def hashes() -> None:
-    """What is read from the store is not hashed: whatever decodes is taken."""
-    codec = import_module("spotwarp.persistence.codec")
-
-    def trusting(blob: Any, coded: memoryview, key: str) -> Any:
-        return codec.decode(blob.codec, coded, blob.raw)
-
-    _patch("spotwarp.persistence.reads", "_verified", lambda _: trusting)
-
-
 PROTECTIONS: Final[dict[str, Callable[[], None]]] = {
     "fence": fence,
     "torn-check": torn_check,
     "read-back": read_back,
     "set-aside": set_aside,
     "claim-wait": claim_wait,
-    "hashes": hashes,
     "nothing": lambda: None,
 }
 
@@ -121,14 +111,18 @@ def lost_pack() -> Any:
     return Fault("put", key="/packs/", when=lambda _: notice.exists(), drop=True)
 
 
-def flipped_byte() -> Any:
-    """Every read of a pack's content has one wrong byte, three quarters in, where raw weights are."""
+def slow_store() -> Any:
+    """The first pack that is put after a notice takes its time."""
     from spotwarp.testing.stores import Fault
 
-    return Fault("get_range", key="/packs/", corrupt=-1000, times=1)
+    notice = Path.cwd() / ".spotwarp" / "notice.json"
+    return Fault("put", key="/packs/", when=lambda _: notice.exists(), hook=lambda: time.sleep(SLOW_S))
 
 
-FAULTS: Final[dict[str, Callable[[], Any]]] = {"lost-pack": lost_pack, "flipped-byte": flipped_byte}
+SLOW_S: Final = 6.0
+"""Longer than a successor needs to start, shorter than what a notice leaves for the final sync."""
+
+FAULTS: Final[dict[str, Callable[[], Any]]] = {"lost-pack": lost_pack, "slow-store": slow_store}
 
 
 def afflict(fault: str) -> None:
