@@ -54,7 +54,7 @@ def test_a_copy_loop_does_not_survive_a_kill_inside_a_save(tmp_path: Path) -> No
     assert not report.identical
     assert [entry.kind for entry in report.preemptions] == ["notice"]
     # Half a checkpoint was copied like any other. (And a successor does not wait for the last copy: that is a race.)
-    assert "machine-3 exited with 1 before the start of the trainer" in report.failures[-1]
+    assert any("machine-3 exited with 1 before the start of the trainer" in failure for failure in report.failures)
     assert living(tmp_path) == []
 
 
