@@ -48,11 +48,13 @@ class SpotWarpError(Exception):
 
     exit_code: ClassVar[int] = 1
     retryable: ClassVar[bool] = False
+    usual_hint: ClassVar[str | None] = None
+    """What to do next wherever the raiser knows nothing better."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
         self.message = message
-        self.hint = hint
+        self.hint = hint or self.usual_hint
 
     @property
     def code(self) -> str:
@@ -116,6 +118,7 @@ class ObjectMissing(StoreError):
     """An object that should be there is not."""
 
     exit_code = 16
+    usual_hint = "`spotwarp check` says what is missing, and which snapshots are whole."
 
 
 class AlreadyExists(StoreError):
@@ -144,16 +147,20 @@ class SnapshotMissing(RepositoryError):
     """The run has no such snapshot."""
 
     exit_code = 10
+    usual_hint = "`spotwarp snapshots` lists what there is."
 
 
 class UnsupportedFormat(RepositoryError):
     """Written by a newer SpotWarp; this one only reads what it fully understands."""
 
     exit_code = 19
+    usual_hint = "Upgrade SpotWarp on this machine; nothing was changed."
 
 
 class CorruptObject(RepositoryError):
     """An object fails its hash, its length or its grammar."""
+
+    usual_hint = "`spotwarp check` says what is damaged, and which snapshots are whole."
 
 
 class ReadBackFailed(RepositoryError):

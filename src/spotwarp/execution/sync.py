@@ -14,7 +14,7 @@ from typing import Any
 
 from spotwarp.clock import Clock, Rng
 from spotwarp.config import Config
-from spotwarp.errors import Fenced, Interrupted, ReadBackFailed, RunEnded, StoreUnavailable
+from spotwarp.errors import CorruptObject, Fenced, Interrupted, ReadBackFailed, RunEnded, StoreUnavailable
 from spotwarp.execution import localstate
 from spotwarp.execution.judging import judge_all
 from spotwarp.execution.localstate import Origin, runtime
@@ -167,10 +167,16 @@ class Syncer:
         if not number or number not in head.state.roots:
             return Base()
         if self._known.number != number or self._known.manifest is None:
-            entry = self._log.read(number)
-            if not isinstance(entry, Snapshot):
+            try:
+                entry = self._log.read(number)
+                if not isinstance(entry, Snapshot):
+                    return Base()
+                read = self._repository.manifest(self._log.run, entry)
+            except CorruptObject as damage:
+                # What cannot be read cannot be referred to; it must not keep what is here from being stored.
+                self._say(f"snapshot {number} is damaged: {damage.message}; sending everything again")
                 return Base()
-            self._known = _Known(number, self._repository.manifest(self._log.run, entry), self._known.distrusted)
+            self._known = _Known(number, read, self._known.distrusted)
         manifest = self._known.manifest
         if manifest is not None and self._known.distrusted & {p.id for p in manifest.packs}:
             manifest = without_packs(manifest, self._known.distrusted)

@@ -128,7 +128,7 @@ class Machine:
         """Run `spotwarp WORDS` to its end, which must be `code` (None: any)."""
         return self.start(*words, **more).end(code, seconds)
 
-    def facts(self, *words: str, code: int = 0) -> Any:
+    def facts(self, *words: str, code: int | None = 0) -> Any:
         """What `spotwarp WORDS --json` prints."""
         return self(*words, "--json", code=code).json
 
