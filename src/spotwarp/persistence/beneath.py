@@ -123,6 +123,29 @@ class Tree:
             os.close(self._open.popitem(last=False)[1])
 
 
+def remove(root: Path) -> None:
+    """Remove the directory `root` and all beneath it, also where it is deeper than `shutil.rmtree` can go."""
+    with Tree(root) as tree:
+        waiting: list[tuple[bytes, bool]] = [(b"", False)]
+        while waiting:
+            path, emptied = waiting.pop()
+            if emptied:
+                fd, name = tree.locate(path)
+                os.rmdir(name, dir_fd=fd)
+                continue
+            if path:
+                waiting.append((path, True))
+            fd = tree.directory(path)
+            with os.scandir(fd) as found:
+                names = [(os.fsencode(item.name), item.is_dir(follow_symlinks=False)) for item in found]
+            for name, is_directory in names:
+                if is_directory:
+                    waiting.append((path + b"/" + name if path else name, False))
+                else:
+                    os.unlink(name, dir_fd=fd)
+    root.rmdir()
+
+
 def reserve(fd: int, size: int) -> bool:
     """Give the empty file `fd` `size` bytes of disk and that length; False where the file system cannot.
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import stat
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Final
 import msgspec
 
 from spotwarp.errors import WorkspaceFault
-from spotwarp.persistence.beneath import ELSEWHERE, Tree, ancestors, reserve, sync_filesystem
+from spotwarp.persistence.beneath import ELSEWHERE, Tree, ancestors, remove, reserve, sync_filesystem
 from spotwarp.persistence.entries import is_whole
 from spotwarp.persistence.envelope import DIGEST_SIZE, digest
 from spotwarp.persistence.manifest import DIRECTORY, FILE, SYMLINK, Entry, Manifest
@@ -85,7 +84,7 @@ def ready(staging: Path) -> tuple[Entry, ...] | None:
 def discard(staging: Path) -> None:
     """Remove `staging` and its marks, whatever state it is in; absent is fine."""
     if staging.is_dir():
-        shutil.rmtree(staging)
+        remove(staging)
     for path in (_ready(staging), _wanted(staging)):
         path.unlink(missing_ok=True)
 

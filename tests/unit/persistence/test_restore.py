@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -41,8 +41,11 @@ def store() -> MemoryStore:
 
 
 @pytest.fixture
-def staging(tmp_path: Path) -> Path:
-    return tmp_path / "staging"
+def staging(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "staging"
+    yield path
+    stage.discard(path)  # pytest itself cannot remove trees as deep as some of these
+    assert not path.exists()
 
 
 def small(store: MemoryStore) -> Stored:
@@ -139,9 +142,9 @@ def test_names_of_any_bytes_and_paths_of_any_length(store: MemoryStore, staging:
     }
 
 
-def test_thousands_of_levels(store: MemoryStore, staging: Path) -> None:
+def test_deeper_than_the_stack(store: MemoryStore, staging: Path) -> None:
     build = SnapshotBuilder()
-    build.bundle({b"/".join([b"d"] * 1500) + b"/leaf": b"leaf"})
+    build.bundle({b"/".join([b"d"] * 1100) + b"/leaf": b"leaf"})
     restore(store, build.store_in(store), staging)
     assert sum(stat.S_ISREG(node.kind) for node in read_tree(staging).values()) == 1
 
