@@ -100,6 +100,7 @@ class StoreFull(StoreError):
     """Quota or disk exhausted."""
 
     exit_code = 18
+    usual_hint = "Make room there; `spotwarp prune --grace 0s` deletes what retention has let go."
 
 
 class StoreUnsupported(StoreError):
@@ -218,6 +219,7 @@ class WorkspaceFault(ExecutionError):
     """The workspace is missing, unreadable or full."""
 
     exit_code = 22
+    usual_hint = "Is the disk full, read-only or somebody else's?"
 
 
 class CommandNotFound(ExecutionError):

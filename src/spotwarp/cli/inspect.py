@@ -9,7 +9,7 @@ import typer
 
 from spotwarp.cli import render
 from spotwarp.cli.context import Context, enter
-from spotwarp.errors import CorruptObject, SpotWarpError, StoreError
+from spotwarp.errors import CorruptObject, SpotWarpError, StoreError, UnsupportedFormat
 from spotwarp.model import human_bytes, human_seconds
 
 
@@ -80,7 +80,7 @@ def _view(opened: Context) -> Any:
     for n in numbers:
         try:
             entries.append(log.read(n))
-        except CorruptObject:
+        except (CorruptObject, UnsupportedFormat):
             continue
     beat = read_beat(opened.repository.store, log.run, head.state.life) if head.state.life else None
     return view(

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -107,15 +107,22 @@ class Machine:
         path.write_bytes(content.encode() if isinstance(content, str) else content)
         return path
 
-    def start(self, *words: str, cwd: Path | None = None, env: Mapping[str, str] | None = None, **more: Any) -> Program:
-        """Start `spotwarp WORDS` in a session of its own."""
+    def start(
+        self,
+        *words: str,
+        under: Sequence[str] = (),
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> Program:
+        """Start `spotwarp WORDS` in a session of its own, `under` a program such as `setpriv` that becomes it."""
         self._count += 1
         logs = self.path.with_name(f"{self.path.name}.logs")
         logs.mkdir(exist_ok=True)
         out, err = logs / f"{self._count}.out", logs / f"{self._count}.err"
         with out.open("wb") as stdout, err.open("wb") as stderr:
             process = subprocess.Popen(
-                [sys.executable, "-m", "spotwarp", *words],
+                [*under, sys.executable, "-m", "spotwarp", *words],
                 cwd=cwd or self.path,
                 env={**self._env, **(env or {}), MARK: str(self.path)},
                 **{"stdin": subprocess.DEVNULL, "stdout": stdout, "stderr": stderr, "start_new_session": True, **more},
