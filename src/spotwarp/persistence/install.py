@@ -91,7 +91,6 @@ def _set_aside(tree: Tree, path: bytes, into: Path) -> bytes | None:
     with Tree(into) as attic:
         new = _free(attic, path)
         attic.directory(split(new)[0], make=True)
-        tree.forget()  # what lay in it moves too
         _rename(tree, path, found, attic, new)
     return new
 

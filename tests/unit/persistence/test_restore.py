@@ -305,6 +305,8 @@ def test_what_a_crash_left_half_written_is_fetched_again(store: MemoryStore, sta
         os.utime(path, ns=(MTIME_NS, MTIME_NS))
     (staging / "b.py").unlink()
     (staging / "latest").unlink()
+    os.utime(staging / "out/log")  # died between writing and this
+    (staging / "out/log").chmod(0o600)
     report = restore(store, made, staging)
     assert read_tree(staging) == expected
     assert report.bytes - report.kept_bytes == 100 * KIB + 9
@@ -320,12 +322,23 @@ def test_what_another_restore_left_is_removed(store: MemoryStore, staging: Path)
     assert (staging / "a.py").read_bytes() == b"print(1)\n"
 
 
-def test_a_damaged_mark_starts_again(store: MemoryStore, staging: Path) -> None:
+@pytest.mark.parametrize("damage", ["zeros", "one bit", "half", "empty"])
+def test_a_damaged_mark_starts_again(store: MemoryStore, staging: Path, damage: str) -> None:
+    """A51: the mark is a cache like every local file."""
     made = small(store)
     restore(store, made, staging)
     expected = read_tree(staging)
     mark = staging.with_name("staging.ready")
-    mark.write_bytes(bytes(mark.stat().st_size))
+    data = mark.read_bytes()
+    at = data.index(b"checkpoint-10")
+    mark.write_bytes(
+        {
+            "zeros": bytes(len(data)),
+            "one bit": data[:at] + b"b" + data[at + 1 :],
+            "half": data[: len(data) // 2],
+            "empty": b"",
+        }[damage]
+    )
     assert stage.ready(staging) is None
     restore(store, made, staging)
     assert read_tree(staging) == expected
