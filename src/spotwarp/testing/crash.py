@@ -1,14 +1,15 @@
 """Sudden death, at a chosen call, cheaply and hundreds of times.
 
-`Forks` is a warm process that forks a child for each job: a function of a module that it has imported. In the child
-`at_store_call` and `at_file_call` arrange its death; nothing is unwound, flushed or joined, threads die where they are.
-Patches the product from outside and only in children that end with the job. Must never be imported by the product.
+`Forks` is a warm process that forks a child for each job, a function of a module. In the child `at_store_call` and
+`at_file_call` arrange its death; nothing is unwound, flushed or joined, threads die where they are. Patches the product
+from outside and only in children that end with the job. Must never be imported by the product.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+import io
 import itertools
 import json
 import os
@@ -184,8 +185,14 @@ class Forks:
 
 
 def serve(name: str, scratch: Path) -> None:
-    """Fork a child for each line of standard input; one line of answer for each."""
+    """Fork a child for each line of standard input; one line of answer for each.
+
+    What the module's `warm` has imported, the children need not import again and again.
+    """
     module = importlib.import_module(name)
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        module.warm(scratch)
+    assert threading.active_count() == 1, "a fork of a process with threads may hang"
     printed, returned = scratch / "printed", scratch / "returned"
     for line in sys.stdin:
         for path in (printed, returned):

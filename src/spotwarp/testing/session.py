@@ -14,16 +14,13 @@ from pathlib import Path
 
 from spotwarp.cli import context, render
 from spotwarp.cli.app import main
-from spotwarp.execution import claiming, job, localstate, lock, restoring, sync
-from spotwarp.persistence import check, prune, receipts, restore
+from spotwarp.execution import claiming, lock, sync
+from spotwarp.persistence import prune, receipts
 from spotwarp.persistence.backup import BackupOptions, backup
 from spotwarp.persistence.runlog import lease
-from spotwarp.persistence.store import local
 from spotwarp.testing import crash
 from spotwarp.testing.checkpoints import huggingface_files
 
-# Imported here so that the children need not.
-WARM = (check, job, local, localstate, restore, restoring)
 STATES = 3
 EPOCH_NS = 1_700_000_000 * 10**9
 SETTINGS = {
@@ -111,6 +108,20 @@ def session(
         receipts.seal(log, done.verified, phase="stopped", exit_code=None, reason="")
         heart.stop()
     return calls()
+
+
+def warm(scratch: Path) -> None:
+    """Have everything imported that the verbs import late. Leaves neither files nor threads."""
+    here = Path.cwd()
+    place = scratch / "warm"
+    place.mkdir()
+    lay(place, 1)
+    verbs = ["init", "--remote-path", str(scratch / "warm-bucket")], ["sync"], ["check"], ["prune"]
+    codes = spotwarp(str(place), [*verbs, ["restore", "--to", str(scratch / "warm-restored")]], {})
+    assert codes == [0] * 5, codes
+    os.chdir(here)
+    for made in scratch.glob("warm*"):
+        shutil.rmtree(made)
 
 
 def spotwarp(directory: str, lines: list[list[str]], env: dict[str, str]) -> list[int]:
