@@ -19,7 +19,23 @@ def main() -> int:
         return 0
     from spotwarp.cli.app import main as cli  # noqa: PLC0415 - the whole product hangs on this import
 
-    return cli(arguments)
+    code = cli(arguments)
+    _leave_nobody_waiting(code)
+    return code
+
+
+def _leave_nobody_waiting(code: int) -> None:
+    """End at once where a thread still waits for a store that does not answer: the verdict is spoken."""
+    import contextlib
+    import os
+    import threading
+
+    if all(thread.daemon or thread is threading.main_thread() for thread in threading.enumerate()):
+        return
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -82,6 +82,7 @@ class StoreUnavailable(StoreError):
     """No usable answer: the request may or may not have taken effect."""
 
     retryable = True
+    usual_hint = "Is the store up, and the network? The same command again does no harm."
 
 
 class StoreConflict(StoreError):

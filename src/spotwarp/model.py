@@ -21,6 +21,11 @@ def checked_run(name: str) -> str:
     return name
 
 
+def legible(text: str) -> str:
+    """`text` as it can be written down: what is no UTF-8 (surrogate escapes of odd bytes) becomes visible escapes."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
 def human_bytes(count: float) -> str:
     """A size for people, in binary units."""
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):

@@ -46,8 +46,10 @@ def main(arguments: list[str]) -> int:
     try:
         code = app(arguments, prog_name="spotwarp", standalone_mode=False)
     except SpotWarpError as error:
+        if own[:1] == ["run"]:
+            return run.failed(error, as_json="--json" in own)
         failure(error, as_json="--json" in own)
-        return error.exit_code if own[:1] != ["run"] else run.exit_code(error)
+        return error.exit_code
     except typer.Abort:
         return Interrupted.exit_code
     except KeyboardInterrupt:
@@ -67,8 +69,10 @@ def _system(error: OSError, *, as_json: bool, verb: list[str]) -> int:
     """What the operating system refused where nobody had a better word for it: full, read-only, not ours."""
     place = f"{error.filename}: " if error.filename else ""
     fault = WorkspaceFault(f"{place}{error.strerror or error}", hint="Is the disk full, read-only or somebody else's?")
+    if verb == ["run"]:
+        return run.failed(fault, as_json=as_json)
     failure(fault, as_json=as_json)
-    return run.exit_code(fault) if verb == ["run"] else fault.exit_code
+    return fault.exit_code
 
 
 def _usage(error: typer.TyperException) -> int:

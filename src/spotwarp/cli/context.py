@@ -57,12 +57,19 @@ def here() -> Path:
         ) from error
 
 
-def enter(run: str | None = None, **overrides: object) -> Context:
-    """Open the workspace at or above the working directory. Raises `ConfigError`, `RepositoryMissing`, store errors."""
+def enter(run: str | None = None, *, budget_s: float | None = None, **overrides: object) -> Context:
+    """Open the workspace at or above the working directory; `budget_s` is how long to try a store that is away.
+
+    Raises `ConfigError`, `RepositoryMissing`, store errors.
+    """
     from spotwarp.persistence.repository import open_repository
+    from spotwarp.persistence.store.retrying import RetryingStore
+    from spotwarp.persistence.store.single_writer import SingleWriterStore
 
     clock, rng = SystemClock(), SystemRng()
     workspace = find_workspace(here())
     config = load(workspace, env=os.environ, overrides={"run": run, **overrides})
     store = connect(config.remote_path, clock=clock, rng=rng, single_writer=config.single_writer, cwd=workspace)
+    if budget_s is not None and isinstance(store, (RetryingStore, SingleWriterStore)):
+        store = store.with_budget(budget_s)
     return Context(workspace, config, open_repository(store), clock, rng, rng.token(8))

@@ -59,7 +59,7 @@ def init(
     settled = _settled(workspace, remote_path, run, single_writer)
     store = connect(settled.remote_path, clock=clock, rng=rng, cwd=workspace)
     found = _probe(store, clock, rng, single_writer=settled.single_writer)
-    made = _create(workspace, settled, store, clock, rng)
+    made = _create(workspace, settled, store, clock, rng, rate=found.put_rate_bytes_s)
     if as_json:
         render.facts(
             {
@@ -127,6 +127,8 @@ def _probe(store: object, clock: Clock, rng: Rng, *, single_writer: bool) -> Pro
     from spotwarp.persistence.store.probe import probe
 
     found = probe(store, clock=clock, rng=rng)  # type: ignore[arg-type]  # a Store by construction
+    if not (found.writable and found.read_back and found.listable):
+        found.require()
     if found.create_if_absent != "atomic" and not single_writer:
         raise StoreUnsupported(
             f"this store {'ignores' if found.create_if_absent == 'ignored' else 'lacks'} create-if-absent: "
@@ -136,8 +138,11 @@ def _probe(store: object, clock: Clock, rng: Rng, *, single_writer: bool) -> Pro
     return found
 
 
-def _create(workspace: Path, settled: _Settled, store: object, clock: Clock, rng: Rng) -> dict[str, object]:
+def _create(
+    workspace: Path, settled: _Settled, store: object, clock: Clock, rng: Rng, *, rate: float
+) -> dict[str, object]:
     from spotwarp import config
+    from spotwarp.execution import localstate
     from spotwarp.persistence.repository import create
     from spotwarp.persistence.store.single_writer import SingleWriterStore
 
@@ -155,6 +160,7 @@ def _create(workspace: Path, settled: _Settled, store: object, clock: Clock, rng
         if excludes:
             values["exclude"] = excludes
         config.write(workspace, config.render(values))
+    localstate.save(localstate.runtime(workspace) / localstate.RATE, localstate.Rate(rate))
     return {
         "repository": repository.identity.id,
         "created": created,

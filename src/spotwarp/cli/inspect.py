@@ -8,9 +8,12 @@ from typing import Any
 import typer
 
 from spotwarp.cli import render
-from spotwarp.cli.context import Context, enter
+from spotwarp.cli.context import Context, enter, here
+from spotwarp.config import find_workspace
 from spotwarp.errors import CorruptObject, SpotWarpError, StoreError, UnsupportedFormat
 from spotwarp.model import human_bytes, human_seconds
+
+STATUS_BUDGET_S = 10.0
 
 
 def register(app: typer.Typer) -> None:
@@ -39,11 +42,10 @@ def status(
     Exit codes: 0, 1 the backup is failing now, 10 no such run, 17 store unavailable (then what this machine knows is
     shown).
     """
-    opened = enter(run_name)
     try:
-        seen = _view(opened)
+        seen = _view(enter(run_name, budget_s=STATUS_BUDGET_S))
     except StoreError as error:
-        return _local_status(opened, error, as_json=as_json)
+        return _local_status(error, as_json=as_json)
     if as_json:
         render.facts(asdict(seen))
         return 1 if seen.errors else 0
@@ -70,7 +72,7 @@ def status(
 
 def _view(opened: Context) -> Any:
     from spotwarp.persistence.runlog.lease import read_beat
-    from spotwarp.persistence.telemetry import read_all
+    from spotwarp.persistence.telemetry import read_latest
     from spotwarp.persistence.view import view
 
     log = opened.log()
@@ -87,18 +89,18 @@ def _view(opened: Context) -> Any:
         log.run,
         head.state,
         entries,
-        read_all(opened.repository.store, log.run),
+        read_latest(opened.repository.store, log.run),
         beat,
         opened.clock.wall(),
         readonly=head.readonly,
     )
 
 
-def _local_status(opened: Context, error: StoreError, *, as_json: bool) -> int:
+def _local_status(error: StoreError, *, as_json: bool) -> int:
     """The store is away: what the SpotWarp at work here knows is better than nothing."""
     from spotwarp.execution.control_socket import ask
 
-    known = ask(opened.workspace, {"verb": "status"}, timeout_s=5.0)
+    known = ask(find_workspace(here()), {"verb": "status"}, timeout_s=5.0)
     if known is None:
         raise error
     if as_json:
@@ -223,9 +225,13 @@ def check(
     Exit codes: 0 everything is whole, 10 no such run, 16 damage was found, 17 store unavailable.
     """
     from spotwarp.execution.inspection import inspect_run
+    from spotwarp.execution.localstate import distrust
 
     opened = enter(run_name)
-    report = inspect_run(opened.repository, opened.log(), read_data=read_data)
+    log = opened.log()
+    report = inspect_run(opened.repository, log, read_data=read_data)
+    if report["damaged_packs"]:  # what is still here is sent again by the next sync
+        distrust(opened.workspace, opened.repository.identity.id, log.run, packs=report["damaged_packs"])
     if as_json:
         render.facts(report)
     else:

@@ -17,9 +17,17 @@ def register(app: typer.Typer) -> None:
     app.command("run", context_settings={"allow_extra_args": True, "ignore_unknown_options": False})(run)
 
 
-def exit_code(error: SpotWarpError) -> int:
-    """What `run` leaves with when SpotWarp itself failed: the child's codes stay the child's."""
-    return error.exit_code if error.exit_code in (2, 126, 127, 130) else 125
+def failed(error: SpotWarpError, *, as_json: bool) -> int:
+    """Tell an error of SpotWarp's own, and the code that `run` leaves with: the child's codes stay the child's.
+
+    JSON goes to stderr here: stdout belongs to the command.
+    """
+    code = error.exit_code if error.exit_code in (2, 126, 127, 130) else 125
+    render.failure(error, as_json=False)
+    if as_json:
+        facts = {"exit_code": code, "reason": error.message, "snapshot": None, "error": error.code, "hint": error.hint}
+        sys.stderr.write(json.dumps(facts) + "\n")
+    return code
 
 
 def run(
@@ -74,6 +82,7 @@ def run(
     if command is not None and context.args:
         raise UsageError("give the command once: --command '…' or after --")
     from spotwarp.execution.job import Choice, Wish, run_job
+    from spotwarp.execution.speaker import Speaker
 
     opened = enter(run_name, interval=interval, lease=lease, grace=grace)
     wish = Wish(
@@ -83,17 +92,21 @@ def run(
         takeover=takeover,
         choice=Choice.RESTORE if restore else Choice.KEEP if keep_local else Choice.ASK,
     )
-    outcome = run_job(
-        opened.workspace,
-        opened.config,
-        opened.repository,
-        opened.log(),
-        wish,
-        clock=opened.clock,
-        rng=opened.rng,
-        say=render.note,
-        ask=_ask if sys.stdin.isatty() and sys.stderr.isatty() else None,
-    )
+    speaker = Speaker(render.note)
+    try:
+        outcome = run_job(
+            opened.workspace,
+            opened.config,
+            opened.repository,
+            opened.log(),
+            wish,
+            clock=opened.clock,
+            rng=opened.rng,
+            say=speaker.say,
+            ask=_ask if sys.stdin.isatty() and sys.stderr.isatty() else None,
+        )
+    finally:
+        speaker.flush(2.0)
     if as_json:
         sys.stderr.write(json.dumps(outcome.facts()) + "\n")
     return outcome.code

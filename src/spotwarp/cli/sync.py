@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from spotwarp import errors
 from spotwarp.cli import render
 from spotwarp.cli.context import enter, here
 from spotwarp.config import add_exclude, find_workspace
@@ -39,7 +40,7 @@ def sync(
     """
     from spotwarp.execution.control_socket import ask
 
-    answer = ask(find_workspace(here()), {"verb": "sync"})
+    answer = ask(find_workspace(here()), {"verb": "sync", "run": run_name})
     if answer is None:
         from spotwarp.execution.job import sync_once
 
@@ -49,7 +50,8 @@ def sync(
             rng=opened.rng, say=render.note,
         )  # fmt: skip
     if "error" in answer:
-        raise ExecutionError(str(answer["error"]), hint=answer.get("hint"))
+        kind = getattr(errors, str(answer.get("code")), ExecutionError)
+        raise kind(str(answer["error"]), hint=answer.get("hint"))
     if as_json:
         render.facts(answer)
         return

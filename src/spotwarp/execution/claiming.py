@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spotwarp.clock import Clock
+from spotwarp.errors import CorruptObject
 from spotwarp.execution.command import Command
+from spotwarp.model import legible
 from spotwarp.persistence.runlog import lease
 from spotwarp.persistence.runlog.entry import Claim
 from spotwarp.persistence.runlog.lease import wait_for_turn
@@ -47,6 +49,8 @@ def claim(log: RunLog, store: Store, who: Claimant, *, clock: Clock, say: Callab
 def _draft(who: Claimant) -> Claim:
     """Who claims, and for what; the lease fills in the rest."""
     command = who.command
+    # What is no text cannot be written down exactly, and half a command is worse than none.
+    recordable = command is not None and all(legible(word) == word for word in (*command.words, command.cwd))
     return Claim(
         generation=0,
         machine=machine_id(),
@@ -55,10 +59,11 @@ def _draft(who: Claimant) -> Claim:
         lease_s=who.lease_s,
         host=socket.gethostname(),
         pid=os.getpid(),
-        command=command.words if command else (),
+        command=command.words if command and recordable else (),
         shell=command.shell if command else False,
-        cwd=command.cwd if command else "",
-        workspace=str(who.workspace),
+        resume_args=command.resume_args or "" if command and recordable else "",
+        cwd=command.cwd if command and recordable else "",
+        workspace=legible(str(who.workspace)),
         env=VARIABLES,
     )
 
@@ -74,5 +79,8 @@ def machine_id() -> str:
 
 def last_claim(log: RunLog, head: Head) -> Claim | None:
     """The claim of the current generation, which carries the recorded command."""
-    entry = log.read(head.state.claim) if head.state.claim else None
+    try:
+        entry = log.read(head.state.claim) if head.state.claim else None
+    except CorruptObject:
+        return None
     return entry if isinstance(entry, Claim) else None

@@ -19,31 +19,38 @@ class Command:
     words: tuple[str, ...]
     shell: bool
     cwd: str
+    resume_args: str | None = None
 
     def shown(self) -> str:
         """For people."""
         return self.words[0] if self.shell and self.words else shlex.join(self.words)
 
 
-def resolve(given: tuple[str, ...], *, shell: bool, cwd: str, recorded: Claim | None) -> Command:
-    """The command given, else the one recorded in the run. Raises `UsageError` when there is neither."""
+def resolve(
+    given: tuple[str, ...], *, shell: bool, cwd: str, resume_args: str | None, recorded: Claim | None
+) -> Command:
+    """The command given, else the one recorded in the run, each with what it gets more on a resume.
+
+    Raises `UsageError` when there is neither.
+    """
     if given and any(given):
-        return Command(given, shell, cwd)
+        return Command(given, shell, cwd, resume_args)
     if given:
         raise UsageError("the command is empty", hint="spotwarp run --command 'python train.py'")
     if recorded is not None and recorded.command:
-        return Command(recorded.command, recorded.shell, recorded.cwd)
+        return Command(recorded.command, recorded.shell, recorded.cwd, resume_args or recorded.resume_args or None)
     raise UsageError(
         "no command was given and the run has none recorded yet", hint="spotwarp run --command 'python train.py'"
     )
 
 
-def with_checkpoint(command: Command, resume_args: str | None, checkpoint: str | None) -> str | list[str]:
+def with_checkpoint(command: Command, checkpoint: str | None) -> str | list[str]:
     """What to start: `{checkpoint}` replaced by the newest resumable checkpoint's path, `resume_args` added if there
     is one.
 
     Without a checkpoint the mark becomes empty and `resume_args` are left out. In a shell string the path is quoted.
     """
+    resume_args = command.resume_args
     if command.shell:
         path = shlex.quote(checkpoint) if checkpoint else ""
         text = command.words[0].replace(MARK, path)

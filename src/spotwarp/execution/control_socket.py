@@ -48,11 +48,8 @@ class ControlSocket:
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
         with _short(self._workspace) as short:
-            old = os.umask(0o177)
-            try:
-                self._socket.bind(short)
-            finally:
-                os.umask(old)
+            os.fchmod(self._socket.fileno(), 0o600)  # before it has a name: nobody else ever connects
+            self._socket.bind(short)
         self._socket.listen(16)
         threading.Thread(target=self._serve, name="control-socket", daemon=True).start()
         return self
@@ -79,6 +76,8 @@ class ControlSocket:
             try:
                 request = json.loads(_line(connection))
             except ValueError:
+                return
+            if not isinstance(request, dict):
                 return
             connection.settimeout(None)
             connection.sendall(json.dumps(self._answer(request)).encode() + b"\n")

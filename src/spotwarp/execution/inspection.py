@@ -45,6 +45,7 @@ def inspect_run(repository: Repository, log: RunLog, *, read_data: bool) -> dict
         }
         for p in report.problems
     ]
+    damaged = {p.key.rpartition("/")[2] for p in report.problems if "/packs/" in p.key}
     broken = {n for p in report.problems for n in p.snapshots} | (set(head.state.roots) - {s.n for s in snapshots})
     return {
         "run": log.run,
@@ -53,6 +54,7 @@ def inspect_run(repository: Repository, log: RunLog, *, read_data: bool) -> dict
         "bytes": report.bytes,
         "read_data": read_data,
         "problems": problems,
+        "damaged_packs": sorted(damaged),
         "whole": [s.n for s in snapshots if s.n not in broken],
         "broken": sorted(broken),
     }

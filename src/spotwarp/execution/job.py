@@ -19,17 +19,17 @@ from typing import Any
 
 from spotwarp.clock import Clock, Rng
 from spotwarp.config import Config, load
-from spotwarp.errors import AlreadyRunning, ConfigError, ExecutionError, Interrupted, LocalWork
+from spotwarp.errors import ConfigError, ExecutionError, Interrupted, LocalWork
 from spotwarp.execution import lock
 from spotwarp.execution.claiming import Claimant, claim, last_claim
 from spotwarp.execution.command import Command, resolve
-from spotwarp.execution.leftovers import leftovers
-from spotwarp.execution.localstate import NOTICE_FILE, runtime
+from spotwarp.execution.leftovers import refuse_leftovers
+from spotwarp.execution.localstate import runtime
 from spotwarp.execution.restoring import Restorer, refuse_ended
 from spotwarp.execution.starter import refuse_missing
 from spotwarp.execution.supervised import Outcome, Supervised
 from spotwarp.execution.sync import Syncer, snapshot_answer
-from spotwarp.execution.workspace import Choice
+from spotwarp.execution.workspace import Choice, is_empty, origin_of
 from spotwarp.persistence.receipts import seal
 from spotwarp.persistence.repository import Repository
 from spotwarp.persistence.runlog.entry import Claim
@@ -96,7 +96,9 @@ def _interruptible() -> Iterator[threading.Event]:
 
 class _Signalled(Interrupted):
     def __init__(self, number: int) -> None:
-        super().__init__(f"stopped by {signal.Signals(number).name} before the command was started; nothing was lost")
+        super().__init__(
+            f"stopped by {signal.Signals(number).name} before the command was started; nothing was changed"
+        )
         self.number = number
 
 
@@ -120,15 +122,20 @@ class _Job:
         self._restorer = Restorer(workspace, config, repository, log, clock=clock, say=say, cancel=cancel)
         self._supervised: Supervised | None = None
         self._lost: Refusal | None = None
+        self._only_stored = False
+        """Nothing is in the workspace that is not in the run: whoever ends us here loses nothing."""
 
     def run(self) -> Outcome:
         """The whole life of one attempt."""
+        if self._config.single_writer:
+            self._say("single-writer: NOTHING stops a second machine from destroying this run; see that there is none")
         command = self._command()
         refuse_leftovers(self._root)
+        self._only_stored = is_empty(self._root)
         self._restorer.recover()
         heart = self._start_heart()
         try:
-            self._bring_up()
+            self._only_stored |= self._bring_up()
             if not command.shell:  # a typing mistake must not take the run, nor become its recorded command
                 refuse_missing(command.words[0], self._root / command.cwd, os.environ)
             claimed = self._claim(command)
@@ -137,9 +144,10 @@ class _Job:
             self._supervised = self._prepare(command, claimed, heart, resumed=resumed)
             return self._supervised.run(self._lost)
         except _Signalled as stopped:
-            if stopped.number == signal.SIGTERM:
-                return Outcome(75, stopped.message, None)
-            raise
+            if stopped.number != signal.SIGTERM:
+                raise
+            self._say(stopped.message)
+            return Outcome(75 if self._only_stored else 125, stopped.message, None)
         finally:
             heart.stop()
 
@@ -148,7 +156,13 @@ class _Job:
         refuse_ended(head, self._log.run)
         recorded = last_claim(self._log, head)
         cwd = os.path.relpath(Path.cwd(), self._root)
-        command = resolve(self._wish.command, shell=self._wish.shell, cwd="" if cwd == "." else cwd, recorded=recorded)
+        command = resolve(
+            self._wish.command,
+            shell=self._wish.shell,
+            cwd="" if cwd == "." else cwd,
+            resume_args=self._wish.resume_args,
+            recorded=recorded,
+        )
         if recorded is not None and recorded.command and recorded.command != command.words:
             self._say(
                 f"the command differs from the run's last: was {Command(recorded.command, recorded.shell, '').shown()}"
@@ -224,7 +238,6 @@ class _Job:
             self._log,
             syncer,
             command,
-            self._wish.resume_args,
             generation=claimed.generation,
             resumed=resumed,
             heart=heart,
@@ -242,17 +255,6 @@ class _Job:
             return last[0]
 
         return read
-
-
-def refuse_leftovers(workspace: Path) -> None:
-    """Raise `AlreadyRunning` while processes of an earlier attempt are still at work in the workspace."""
-    left = leftovers(runtime(workspace) / NOTICE_FILE)
-    if left:
-        some = "; ".join(f"{one.pid} ({one.command})" for one in left[:5])
-        raise AlreadyRunning(
-            f"{len(left)} process(es) of an earlier attempt still run in this workspace: {some}",
-            hint=f"Two trainers would destroy each other's work. End it: kill {' '.join(str(one.pid) for one in left)}",
-        )
 
 
 def sync_once(
@@ -274,11 +276,14 @@ def sync_once(
     with lock.hold(workspace, what="sync", since=clock.wall().isoformat(timespec="seconds")):
         head = log.head()
         refuse_ended(head, log.run)
+        refuse_leftovers(workspace)
         restorer = Restorer(workspace, config, repository, log, clock=clock, say=say)
         restorer.recover()
         _refuse_behind(workspace, repository, log)
         recorded = last_claim(log, head)
-        command = Command(recorded.command, recorded.shell, recorded.cwd) if recorded and recorded.command else None
+        command = None
+        if recorded and recorded.command:
+            command = Command(recorded.command, recorded.shell, recorded.cwd, recorded.resume_args or None)
         runtime(workspace).mkdir(exist_ok=True)
         heart = Heart(
             log,
@@ -293,6 +298,7 @@ def sync_once(
             who = Claimant(command, workspace, config.lease_s, takeover)
             claimed = claim(log, repository.store, who, clock=clock, say=say)
             heart.holding = Holding(claimed.generation, log.life)
+            _refuse_behind(workspace, repository, log)  # again: the one we waited for may have stored more (R10)
             repository.enlist(log.run)
             syncer = Syncer(workspace, config, repository, log, claimed.generation, clock=clock, rng=rng, say=say)
             done = syncer.sync(final=True, quiet=False)
@@ -305,8 +311,6 @@ def sync_once(
 
 
 def _refuse_behind(workspace: Path, repository: Repository, log: RunLog) -> None:
-    from spotwarp.execution.workspace import origin_of
-
     head = log.head()
     if head.state.snapshot and origin_of(workspace, repository, log) != head.state.snapshot:
         raise LocalWork(

@@ -84,11 +84,17 @@ def _latest_change(entries: Sequence[Scanned], checkpoints: Sequence[bytes]) -> 
 
 
 def _file_system_time(root: Path) -> int:
-    """Now (ns), as the workspace's file system stamps it."""
-    probe = root / OWN / ".now"
-    descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    """Now (ns), as the workspace's file system stamps it; 0 where it cannot be asked (full, read-only): then nothing
+    is old enough to be called quiet, which is the safe side.
+    """
+    try:
+        descriptor = os.open(root / OWN / ".now", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return 0
     try:
         os.write(descriptor, b".")
         return os.fstat(descriptor).st_mtime_ns
+    except OSError:
+        return 0
     finally:
         os.close(descriptor)

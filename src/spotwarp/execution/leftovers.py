@@ -11,6 +11,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from spotwarp.errors import AlreadyRunning
+from spotwarp.execution.localstate import NOTICE_FILE, runtime
 from spotwarp.execution.notice import NOTICE_VARIABLE
 
 
@@ -52,3 +54,14 @@ def _lineage(proc: Path) -> set[int]:
             break
         pid = int(status.rpartition(b")")[2].split()[1])
     return found
+
+
+def refuse_leftovers(workspace: Path) -> None:
+    """Raise `AlreadyRunning` while processes of an earlier attempt are still at work in the workspace."""
+    left = leftovers(runtime(workspace) / NOTICE_FILE)
+    if left:
+        some = "; ".join(f"{one.pid} ({one.command})" for one in left[:5])
+        raise AlreadyRunning(
+            f"{len(left)} process(es) of an earlier attempt still run in this workspace: {some}",
+            hint=f"Two trainers would destroy each other's work. End it: kill {' '.join(str(one.pid) for one in left)}",
+        )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -22,6 +23,8 @@ STAGING = "staging"
 SET_ASIDE = "set-aside"
 STATCACHE = "cache/stat"
 NOTICE_FILE = "notice.json"
+DISTRUST = "distrust.json"
+RATE = "cache/rate.json"
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -45,6 +48,42 @@ class Restoring(msgspec.Struct, frozen=True):
     step: Literal["fetching", "clearing", "installing"]
     clear: tuple[str, ...] = ()
     """Local paths to set aside first, each byte as the character of that number: paths are bytes, JSON is text."""
+
+
+class Distrust(msgspec.Struct, frozen=True):
+    """What was found damaged in the repository: nothing may be referred to in it, so that it is sent again."""
+
+    repository: str
+    run: str
+    snapshots: tuple[int, ...] = ()
+    packs: tuple[str, ...] = ()
+
+
+class Rate(msgspec.Struct, frozen=True):
+    """How fast the store took a small object when it was last tried, in bytes a second."""
+
+    bytes_s: float
+
+
+def distrusted(workspace: Path, repository: str, run: str) -> Distrust:
+    """What is known to be damaged of `run`."""
+    known = load(runtime(workspace) / DISTRUST, Distrust)
+    return known if known and (known.repository, known.run) == (repository, run) else Distrust(repository, run)
+
+
+def distrust(
+    workspace: Path, repository: str, run: str, *, snapshots: Iterable[int] = (), packs: Iterable[str] = ()
+) -> None:
+    """Remember damage, so that the next sync sends again what is here. Raises `WorkspaceFault`."""
+    known = distrusted(workspace, repository, run)
+    more = Distrust(
+        repository,
+        run,
+        tuple(sorted({*known.snapshots, *snapshots})),
+        tuple(sorted({*known.packs, *packs})),
+    )
+    if more != known:
+        save(runtime(workspace) / DISTRUST, more)
 
 
 def runtime(workspace: Path) -> Path:

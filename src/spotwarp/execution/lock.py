@@ -38,13 +38,30 @@ def hold(workspace: Path, *, what: str, since: str) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _lock(descriptor: int, path: Path) -> None:
+@contextlib.contextmanager
+def exclusive(path: Path, *, what: str) -> Iterator[None]:
+    """Hold a lock file of one's own beside a target; it is removed in the end. Raises `AlreadyRunning`,
+    `WorkspaceFault`."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise WorkspaceFault(f"{path} cannot be made: {error.strerror}", hint="Is the directory writable?") from error
+    try:
+        _lock(descriptor, path, f"another `spotwarp {what}` is at work on this target")
+        yield
+        path.unlink(missing_ok=True)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, path: Path, taken: str = "") -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN):
             raise AlreadyRunning(
-                f"this workspace is in use by {owner(path)}",
+                taken or f"this workspace is in use by {owner(path)}",
                 hint="`spotwarp status` shows it, `spotwarp sync` makes it store. Another run needs another directory.",
             ) from error
         raise WorkspaceFault(

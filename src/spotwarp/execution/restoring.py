@@ -12,6 +12,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from spotwarp.config import Config
 from spotwarp.errors import CorruptObject, RunEnded, SnapshotMissing, UsageError, WorkspaceFault
 from spotwarp.execution import localstate, lock
 from spotwarp.execution.judging import blocking
+from spotwarp.execution.leftovers import refuse_leftovers
 from spotwarp.execution.localstate import Origin, Restoring, runtime
 from spotwarp.execution.workspace import (
     Choice,
@@ -33,7 +35,8 @@ from spotwarp.execution.workspace import (
 from spotwarp.model import human_bytes, human_seconds
 from spotwarp.persistence import staging as stage
 from spotwarp.persistence.beneath import ancestors
-from spotwarp.persistence.entries import shown, torn_name
+from spotwarp.persistence.entries import renamed_for_torn, shown, torn_name
+from spotwarp.persistence.envelope import digest
 from spotwarp.persistence.index import digests_of
 from spotwarp.persistence.install import install, set_aside
 from spotwarp.persistence.manifest import DIRECTORY, FILE, Entry, Manifest
@@ -106,6 +109,13 @@ class Restorer:
             except CorruptObject as damage:
                 self._say(f"snapshot {snapshot.n} is damaged: {damage.message}")
                 problem = damage
+                with contextlib.suppress(WorkspaceFault):
+                    localstate.distrust(
+                        self._root,
+                        self._repository.identity.id,
+                        self._log.run,
+                        snapshots=[snapshot.n, head.state.snapshot],
+                    )
         raise CorruptObject(
             f"no snapshot of run {self._log.run!r} can be restored; the last problem: {problem}",
             hint="`spotwarp check` lists the damage. Nothing here was changed.",
@@ -205,7 +215,8 @@ class Restorer:
             self._mark(Restoring(marker.run, marker.repository, marker.snapshot, "installing"))
         install(self._own / localstate.STAGING, self._root, aside=aside)
         if marker.snapshot:  # 0: a few paths only, which decide nothing about the rest
-            self._save_origin(marker.snapshot)
+            origin = Origin(marker.repository, marker.run, marker.snapshot)
+            localstate.save(self._own / localstate.STATE, origin)
         localstate.remove(self._own / localstate.RESTORING)
 
     def _mark(self, marker: Restoring) -> None:
@@ -291,6 +302,7 @@ def restore_run(
         place = to
     else:
         with lock.hold(workspace, what="restore", since=clock.wall().isoformat(timespec="seconds")):
+            refuse_leftovers(workspace)
             restorer.recover()
             report = _restore_here(restorer, workspace, repository, log, head, snapshot, paths, force=force)
         place = workspace
@@ -340,25 +352,33 @@ def _restore_to(
     clock: Clock,
     say: Say,
 ) -> FetchReport:
-    from spotwarp.persistence.entries import renamed_for_torn
-
-    if to.exists() and (not to.is_dir() or any(to.iterdir())):
-        raise UsageError(f"{to} is not empty; nothing was written", hint="Give a new or empty directory.")
+    """Fetch beside the target and move it there; what an interrupted call of the same kind left is continued."""
     manifest = renamed_for_torn(repository.manifest(log.run, snapshot), snapshot.n)
     wanted = select(manifest.entries, paths, None, whole=manifest) if paths else manifest.entries
-    staging = to.with_name(to.name + ".spotwarp-part")
-    report = fetch(
-        store=repository.store,
-        manifest=manifest,
-        wanted=wanted,
-        staging=staging,
-        clock=clock,
-        progress=progress_said(say, clock, sum(e.size for e in wanted)),
-    )
-    aside = to.with_name(to.name + ".spotwarp-aside")
-    install(staging, to, aside=aside)
-    shutil.rmtree(aside, ignore_errors=True)
-    return report
+    mark = f".spotwarp-part-{snapshot.n}" + (f"-{digest(*(p.encode() for p in paths)).hex()[:8]}" if paths else "")
+    staging = to.with_name(to.name + mark)
+    with lock.exclusive(to.with_name(to.name + ".spotwarp-lock"), what="restore --to"):
+        begun = stage.ready(staging) is not None  # whole, and perhaps half moved already
+        if not begun and to.exists() and (not to.is_dir() or any(to.iterdir())):
+            raise UsageError(f"{to} is not empty; nothing was written", hint="Give a new or empty directory.")
+        started = clock.monotonic()
+        if begun:
+            size = sum(e.size for e in wanted)
+            report = FetchReport(len(wanted), size, size, 0, 0.0)
+        else:
+            progress = progress_said(say, clock, sum(e.size for e in wanted))
+            report = fetch(
+                store=repository.store,
+                manifest=manifest,
+                wanted=wanted,
+                staging=staging,
+                clock=clock,
+                progress=progress,
+            )
+        aside = to.with_name(to.name + ".spotwarp-aside")
+        install(staging, to, aside=aside)
+        shutil.rmtree(aside, ignore_errors=True)
+        return replace(report, duration_s=clock.monotonic() - started)
 
 
 def select(

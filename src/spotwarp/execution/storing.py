@@ -14,10 +14,19 @@ from collections.abc import Callable
 
 from spotwarp.clock import Clock
 from spotwarp.config import Config
-from spotwarp.errors import Fenced, Interrupted, RunEnded, SpotWarpError, StoreFull
+from spotwarp.errors import (
+    ExecutionError,
+    Fenced,
+    Interrupted,
+    RunEnded,
+    SpotWarpError,
+    StoreError,
+    StoreFull,
+    StoreUnsupported,
+)
 from spotwarp.execution import supervisor
 from spotwarp.execution.sync import Synced, Syncer
-from spotwarp.model import human_bytes, human_seconds
+from spotwarp.model import human_bytes, human_seconds, legible
 from spotwarp.persistence.backup import Progress
 from spotwarp.persistence.entries import shown
 from spotwarp.persistence.manifest import CheckpointFact
@@ -25,6 +34,7 @@ from spotwarp.persistence.prune import prune
 from spotwarp.persistence.receipts import Verified
 from spotwarp.persistence.repository import Repository
 from spotwarp.persistence.runlog.log import RunLog
+from spotwarp.persistence.store.retrying import RetryingStore
 from spotwarp.persistence.telemetry import Sample, TelemetryWriter
 
 AUTO_LEAST_S, AUTO_MOST_S, AUTO_SHARE = 15.0, 300.0, 0.1
@@ -62,6 +72,8 @@ class Storing:
         self._pruned_at = clock.monotonic()
         self._told_error = ""
         self._told_skipped: set[bytes] = set()
+        self._closing = False
+        self._told_prune = ""
         self.verified: Verified | None = None
         """The receipt of the last snapshot that was read back."""
         self.error = ""
@@ -78,6 +90,8 @@ class Storing:
         """The attempt is over: give up what still runs."""
         self._cancel.set()
         self._ended.set()
+        if isinstance(self._repository.store, RetryingStore):
+            self._repository.store.cancel.set()
 
     def look(self, heart_error: str) -> None:
         """What is due by time alone: the interval's sync, and a word when storing begins to fail or works again."""
@@ -100,7 +114,7 @@ class Storing:
     def routine(self) -> None:
         """A sync beside the running command; posts `SyncFinished`."""
         self._cancel.clear()
-        threading.Thread(target=self._routine, name="sync", daemon=True).start()
+        self._begin(self._routine, "sync")
 
     def cancel(self) -> None:
         """Let the routine sync at work end at once."""
@@ -111,10 +125,20 @@ class Storing:
         patience
         ends. Posts `SyncFinished`.
         """
-        threading.Thread(target=lambda: self._final(deadline, before), name="final-sync", daemon=True).start()
+        self._closing = True
+        self._begin(lambda: self._final(deadline, before), "final-sync")
+
+    def _begin(self, work: Callable[[], None], name: str) -> None:
+        try:
+            threading.Thread(target=work, name=name, daemon=True).start()
+        except RuntimeError as error:  # no thread to be had: the pids limit
+            self.error = f"no thread for a sync: {error}"
+            self._finished(ok=False)
 
     def now(self) -> Synced:
         """A sync for whoever asks through the socket. Blocks, and raises what `Syncer.sync` raises."""
+        if self._closing:
+            raise ExecutionError("the command has ended and the last snapshot is being taken: it will hold this too")
         return self._syncer.sync(cancel=self._cancel)
 
     def _routine(self) -> None:
@@ -130,7 +154,8 @@ class Storing:
         ok, again = False, True
         patience = self._clock.monotonic() + self._config.patience_s
         try:
-            before()
+            with contextlib.suppress(OSError):
+                before()
             while again and not ok:
                 ok, again = self._try(final=True, cancel=self._ended)
                 again = again and self._clock.monotonic() + RETRY_S < (deadline() or patience)
@@ -153,7 +178,10 @@ class Storing:
             pass
         except SpotWarpError as error:
             self.error = error.message
-            return False, error.retryable or (isinstance(error, StoreFull) and self._made_room())
+            if isinstance(error, StoreFull) and self._config.prune:
+                self._make_room()
+            # Even a denial can pass (renewed keys, a disk mounted again); what a store cannot do it will never do.
+            return False, isinstance(error, StoreError) and not isinstance(error, StoreUnsupported)
         else:
             return True, False
         return False, False
@@ -183,21 +211,22 @@ class Storing:
 
     # ---- room ------------------------------------------------------------------------------------------------------
 
-    def _made_room(self) -> bool:
+    def _make_room(self) -> None:
         """A full store takes deletes even when it takes no writes: let go of what is dead, without any grace."""
         with contextlib.suppress(SpotWarpError):
             freed = prune(self._repository, self._log, grace_s=0.0).bytes
             if freed:
                 self._say(f"the store is full: deleted {human_bytes(freed)} that retention had let go")
-            return freed > 0
-        return False
 
     def _prune_now_and_then(self) -> None:
         now = self._clock.monotonic()
         if self._config.prune and now - self._pruned_at >= PRUNE_EVERY_S:
             self._pruned_at = now
             with contextlib.suppress(SpotWarpError):
-                prune(self._repository, self._log)
+                skipped = prune(self._repository, self._log).skipped
+                if skipped and skipped != self._told_prune:
+                    self._say(f"old data is kept: {skipped}")
+                self._told_prune = skipped
 
     # ---- facts -----------------------------------------------------------------------------------------------------
 
@@ -208,7 +237,7 @@ class Storing:
         return {
             "at_risk_s": round(self._syncer.at_risk_s(), 1),
             "at_risk_bytes": facts.pending_bytes,
-            "error": facts.error,
+            "error": legible(facts.error),
             "error_since": facts.error_since,
             "step": best.step if best else None,
             "loss": best.loss if best else None,
@@ -236,7 +265,7 @@ class Storing:
             loss=best.loss if best else None,
             read_bytes=facts.read_bytes,
             stored_bytes=facts.stored_bytes,
-            error=facts.error,
+            error=legible(facts.error),
         )
 
 

@@ -12,7 +12,7 @@ import os
 import queue
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -21,7 +21,7 @@ from typing import Any
 from spotwarp.clock import Clock
 from spotwarp.config import Config
 from spotwarp.errors import SpotWarpError, WorkspaceFault
-from spotwarp.execution import supervisor
+from spotwarp.execution import localstate, supervisor
 from spotwarp.execution.checkpoints import find, judge, newest, walk
 from spotwarp.execution.child import ProcessTree
 from spotwarp.execution.command import Command, environment, with_checkpoint
@@ -42,6 +42,7 @@ from spotwarp.persistence.runlog.log import RunLog
 
 TICK_S = 0.2
 OUTPUT_S = 5.0
+SEAL_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,6 @@ class Supervised:
         log: RunLog,
         syncer: Syncer,
         command: Command,
-        resume_args: str | None,
         *,
         generation: int,
         resumed: bool,
@@ -87,7 +87,7 @@ class Supervised:
         say: Callable[[str], None],
     ) -> None:
         self._root, self._config, self._log = workspace, config, log
-        self._command, self._resume_args = command, resume_args
+        self._command = command
         self._generation, self._resumed, self._heart = generation, resumed, heart
         self._clock, self._say = clock, say
         self._events: queue.SimpleQueue[supervisor.Event] = queue.SimpleQueue()
@@ -101,6 +101,7 @@ class Supervised:
         self._pump = OutputPump(
             runtime(workspace) / "log" / f"output-{generation:04d}.log", config.log_limit, clock=clock, say=say
         )
+        self._finishing = threading.Lock()
         self._tree: ProcessTree | None = None
         self._phase = "bootstrapping"
         self._exit: supervisor.Exit | None = None
@@ -126,10 +127,13 @@ class Supervised:
                 "generation": self._generation,
                 "phase": phase,
                 **facts,
+                "error": facts["error"] or self._heart.error,
                 "last_snapshot": last,
             }
         if request.get("verb") != "sync":
             return {"error": f"unknown request {request.get('verb')!r}"}
+        if request.get("run") not in (None, self._log.run):
+            return {"error": f"run {self._log.run!r} is at work in this workspace, not {request['run']!r}"}
         try:
             return snapshot_answer(self._storing.now().snapshot)
         except SpotWarpError as error:
@@ -147,16 +151,25 @@ class Supervised:
             self._root, settle_s=self._config.settle_s, clock=self._clock, on_complete=lambda _: self._checkpoint()
         )
         self._notice.clear()
-        with self._signals(), ControlSocket(self._root, self._answer):
-            self._start()
-            watch.start()
+        self._take_signals()
+        with contextlib.ExitStack() as stack:
             try:
-                self._loop()
-            finally:
-                watch.stop()
-                self._storing.end()
-                self._finish_output()
+                stack.enter_context(ControlSocket(self._root, self._answer))
+            except OSError as error:  # some file systems have no sockets; the run does not need one
+                self._say(f"no requests can be taken here (`spotwarp sync` from inside the run): {error.strerror}")
+            stack.callback(self._finish_output)
+            stack.callback(self._storing.end)
+            watch.start()  # before the command: what it finds then is known already
+            stack.callback(watch.stop)
+            stack.push(self._end_orphans)
+            self._start()
+            self._loop()
         return self._outcome()
+
+    def _end_orphans(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Whatever goes wrong in here, no trainer is left running without anybody beside it."""
+        if kind is not None and self._tree is not None:
+            self._tree.end(self._state.policy.kill_after_s, self._clock)
 
     def _start(self) -> None:
         checkpoint = self._newest_checkpoint()
@@ -171,15 +184,21 @@ class Supervised:
         if checkpoint:
             self._say(f"resuming from {checkpoint}")
         self._note_phase("training")
-        for line in screen(self._root, self._config.exclude, None) if not self._resumed else ():
-            self._say(line)
-        start = with_checkpoint(self._command, self._resume_args, path)
+        self._show_first_upload()
+        start = with_checkpoint(self._command, path)
         self._tree = ProcessTree.start(start, cwd=cwd, env=env, stdio=self._pump.child_stdio)
         self._pump.start()
         self._phase = "training"
         self._storing.start()
         self._events.put(supervisor.Started(self._clock.monotonic()))  # before its end can be: a command may be short
         threading.Thread(target=self._await_tree, name="tree", daemon=True).start()
+
+    def _show_first_upload(self) -> None:
+        if self._resumed:
+            return
+        rate = localstate.load(runtime(self._root) / localstate.RATE, localstate.Rate)
+        for line in screen(self._root, self._config.exclude, rate.bytes_s if rate else None):
+            self._say(line)
 
     def _newest_checkpoint(self) -> str | None:
         best = newest(judge(self._root, path) for path in find(walk(self._root)))
@@ -202,35 +221,38 @@ class Supervised:
             self._storing.look(self._heart.error)
 
     def _finish_output(self) -> None:
-        """Everything the command printed is shown and in its log. Safe to repeat."""
-        self._pump.finish(OUTPUT_S)
+        """Everything the command printed is shown and in its log. Safe to repeat, from any thread."""
+        with self._finishing, contextlib.suppress(OSError):
+            self._pump.finish(OUTPUT_S)
 
     # ---- events ----------------------------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
+    def _take_signals(self) -> None:
+        """Signals become events, to the end of the process: a verdict must not be overtaken by one that comes after
+        it."""
+
         def told(number: int, _: FrameType | None) -> None:
             self._events.put(supervisor.Signalled(number, self._clock.monotonic()))
 
-        def resized(number: int, _: FrameType | None) -> None:
-            if self._pump.resized() and self._tree is not None:
+        def passed_on(number: int, _: FrameType | None) -> None:
+            if self._tree is not None:
                 self._tree.signal_group(number)
+
+        def resized(number: int, frame: FrameType | None) -> None:
+            if self._pump.resized():
+                passed_on(number, frame)
 
         def unmoved(_number: int, _: FrameType | None) -> None:
             """Ctrl-Z: a stopped SpotWarp would stop beating and lose the run while its command trains on."""
 
-        handlers: dict[int, Callable[[int, FrameType | None], None]] = {
-            signal.SIGINT: told,
-            signal.SIGTERM: told,
-            signal.SIGHUP: told,
-            signal.SIGWINCH: resized,
-            signal.SIGTSTP: unmoved,
+        handlers: dict[Callable[[int, FrameType | None], None], tuple[int, ...]] = {
+            told: (signal.SIGINT, signal.SIGTERM, signal.SIGHUP),
+            passed_on: (signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT),
+            resized: (signal.SIGWINCH,),
+            unmoved: (signal.SIGTSTP,),
         }
-        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
+        for handler, numbers in handlers.items():
+            for number in numbers:
                 signal.signal(number, handler)
 
     def _await_tree(self) -> None:
@@ -299,13 +321,25 @@ class Supervised:
             if verified is None:
                 raise WorkspaceFault("no final snapshot was read back")
             if action.kind == "complete":
-                complete(self._log, verified, exit_code=action.exit_code or 0)
+                complete(self._log, verified, exit_code=action.exit_code or 0, budget_s=self._seal_budget())
             else:
-                seal(self._log, verified, phase=action.kind, exit_code=action.exit_code, reason="")
+                seal(
+                    self._log,
+                    verified,
+                    phase=action.kind,
+                    exit_code=action.exit_code,
+                    reason="",
+                    budget_s=self._seal_budget(),
+                )
             self._sealed = action.kind
         except SpotWarpError as error:
             self._storing.error = error.message
             self._exit = supervisor.Exit(125, f"everything is stored, but the run could not be sealed: {error.message}")
+
+    def _seal_budget(self) -> float:
+        """Seconds for the last entry: what is left to the deadline, never nothing."""
+        deadline = self._state.deadline
+        return SEAL_S if deadline is None else min(SEAL_S, max(2.0, deadline - self._clock.monotonic()))
 
     def _outcome(self) -> Outcome:
         assert self._exit is not None  # noqa: S101 - the loop ends with it

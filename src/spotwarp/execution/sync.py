@@ -14,7 +14,15 @@ from typing import Any
 
 from spotwarp.clock import Clock, Rng
 from spotwarp.config import Config
-from spotwarp.errors import CorruptObject, Fenced, Interrupted, ReadBackFailed, RunEnded, StoreUnavailable
+from spotwarp.errors import (
+    CorruptObject,
+    Fenced,
+    Interrupted,
+    ReadBackFailed,
+    RunEnded,
+    StoreUnavailable,
+    WorkspaceFault,
+)
 from spotwarp.execution import localstate
 from spotwarp.execution.judging import judge_all
 from spotwarp.execution.localstate import Origin, runtime
@@ -98,6 +106,7 @@ class Syncer:
         self._guard = threading.Lock()
         self._known = _Known()
         self._cache = StatCache.load(runtime(workspace) / localstate.STATCACHE, workspace)
+        self._told_fault = False
         self.facts = Facts(safe_since=clock.monotonic())
 
     def sync(
@@ -118,6 +127,10 @@ class Syncer:
                 done = self._attempts(started, final=final, quiet=quiet, cancel=cancel, progress=progress)
             except (Fenced, RunEnded, Interrupted):
                 raise  # no trouble with storing: the run is another's, or ours to leave
+            except OSError as error:
+                fault = WorkspaceFault(f"the workspace cannot be read or written: {error.strerror or error}")
+                self._failed(fault.message)
+                raise fault from error
             except Exception as error:
                 self._failed(str(error))
                 raise
@@ -164,7 +177,9 @@ class Syncer:
         """What to refer to: the run's last snapshot, from the log's head and never from memory alone (P3)."""
         head = self._log.head()
         number = head.state.snapshot
-        if not number or number not in head.state.roots:
+        bad = localstate.distrusted(self._root, self._repository.identity.id, self._log.run)
+        self._known.distrusted |= frozenset(bad.packs)
+        if not number or number not in head.state.roots or number in bad.snapshots:
             return Base()
         if self._known.number != number or self._known.manifest is None:
             try:
@@ -223,7 +238,7 @@ class Syncer:
         path, identity, run = runtime(self._root) / localstate.STATE, self._repository.identity.id, self._log.run
         known = localstate.load(path, Origin)
         mine = known is not None and (known.repository, known.run) == (identity, run)
-        localstate.save(path, Origin(identity, run, known.snapshot if known and mine else 0, uploaded.manifest_id))
+        self._note(Origin(identity, run, known.snapshot if known and mine else 0, uploaded.manifest_id), path)
 
     def _commit(self, uploaded: Uploaded, base: Base, *, final: bool) -> Committed:
         retention = Retention(self._config.keep_resumable, self._config.keep_hourly)
@@ -249,11 +264,20 @@ class Syncer:
         """Remember locally what was committed. All of it may be lost without harm."""
         self._save_cache()
         origin = Origin(self._repository.identity.id, self._log.run, entry.n)
-        localstate.save(runtime(self._root) / localstate.STATE, origin)
+        self._note(origin, runtime(self._root) / localstate.STATE)
         with self._guard:
             self.facts.read_bytes += uploaded.read_bytes
             self.facts.stored_bytes += uploaded.stored_bytes
             self.facts.checkpoints = uploaded.manifest.checkpoints
+
+    def _note(self, origin: Origin, path: Path) -> None:
+        """Write down where the content stems from. A full disk must not keep it from being stored elsewhere."""
+        try:
+            localstate.save(path, origin)
+        except WorkspaceFault as fault:
+            if not self._told_fault:
+                self._say(f"{fault.message}; storing goes on")
+            self._told_fault = True
 
     def _save_cache(self) -> None:
         self._cache.save(runtime(self._root) / localstate.STATCACHE, self._root)

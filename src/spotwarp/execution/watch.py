@@ -27,6 +27,7 @@ _MOST_DIRECTORIES = 2000
 class _Seen:
     signature: Signature
     since: float
+    judged: bool = False
     done: bool = False
     own_mtime: int = 0
 
@@ -89,15 +90,16 @@ class CheckpointWatch:
         if known is None or known.signature != signature:
             self._known[path] = _Seen(signature, now, own_mtime=self._mtime(path))
             return
-        if known.done or not signature:
+        if known.judged or not signature:
             return
         verdict = judge(self._root, path)
         if needs_quiet(verdict) and now - known.since < self._settle_s:
             return
         if seen(self._root, path) != signature:
             return
-        known.done = True
-        if verdict.cls is not CheckpointClass.TORN:
+        known.judged = True
+        known.done = verdict.cls is not CheckpointClass.TORN  # a torn one may still grow within the same names
+        if known.done:
             self._on_complete(verdict)
 
     def _mtime(self, path: bytes) -> int:

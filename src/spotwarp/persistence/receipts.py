@@ -205,7 +205,15 @@ def _trailer_whole(store: Store, run: str, pack: str, size: int) -> bool:
     return True
 
 
-def seal(log: RunLog, verified: Verified, *, phase: PhaseName, exit_code: int | None, reason: str) -> Phase:
+def seal(
+    log: RunLog,
+    verified: Verified,
+    *,
+    phase: PhaseName,
+    exit_code: int | None,
+    reason: str,
+    budget_s: float | None = None,
+) -> Phase:
     """Seal the generation as `preempted` or `stopped`: its last entry, written with the child dead (R12).
 
     The log refuses it when the verified snapshot is not the last. Called again after `StoreUnavailable` it finds a seal
@@ -223,10 +231,10 @@ def seal(log: RunLog, verified: Verified, *, phase: PhaseName, exit_code: int | 
             reason=reason,
         )
 
-    return log.append(decide)
+    return log.append(decide, budget_s=budget_s)
 
 
-def complete(log: RunLog, verified: Verified, *, exit_code: int = 0) -> Complete:
+def complete(log: RunLog, verified: Verified, *, exit_code: int = 0, budget_s: float | None = None) -> Complete:
     """Close the run for good (R13); otherwise as `seal`."""
 
     def decide(head: Head) -> Complete:
@@ -234,7 +242,7 @@ def complete(log: RunLog, verified: Verified, *, exit_code: int = 0) -> Complete
             _find_last(log, head, Complete, verified)
         return Complete(generation=verified.entry.generation, snapshot=verified.entry.n, exit=exit_code)
 
-    return log.append(decide)
+    return log.append(decide, budget_s=budget_s)
 
 
 def _find_last(log: RunLog, head: Head, kind: type[Phase] | type[Complete], verified: Verified) -> None:

@@ -1,10 +1,8 @@
 """Which snapshots a new one lets go. Pure; wall times decide only what is kept, never what is safe.
 
 Kept: the newest snapshot of each of the last few resumable checkpoints, one per hour for a day, and always the newest
-of all
-and the newest resumable. Forgetting rides in the snapshot entry, so that rotation costs no extra write and works
-without
-a second commit.
+resumable one, the new one and the one before it (the new one is not read back yet). Forgetting rides in the snapshot
+entry, so that rotation costs no extra write and works without a second commit.
 """
 
 from __future__ import annotations
@@ -28,6 +26,8 @@ def forgets(retained: Sequence[Snapshot], new: Snapshot, policy: Retention) -> t
     """Numbers in `retained` (oldest first) that `new` makes superfluous. `new` itself is never among them."""
     newest_first = [new, *reversed(retained)]
     keep = {id(new)}
+    if retained:
+        keep.add(id(retained[-1]))  # the new one is not read back yet: forgetting rides in its entry
     seen_checkpoints: set[tuple[str, int | None]] = set()
     for snapshot in newest_first:
         checkpoint = (snapshot.checkpoint, snapshot.step)

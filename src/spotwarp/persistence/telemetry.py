@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from spotwarp.clock import Clock
-from spotwarp.errors import AlreadyExists, CorruptObject, ObjectMissing, SpotWarpError
+from spotwarp.errors import AlreadyExists, CorruptObject, ObjectMissing, SpotWarpError, UnsupportedFormat
 from spotwarp.persistence import layout
 from spotwarp.persistence.envelope import FORMAT_VERSION, Kind, seal, unseal
 from spotwarp.persistence.store.api import Store
@@ -84,6 +84,19 @@ class TelemetryWriter:
         self._next += 1
         self._sent = 0
         del self._samples[:count]
+
+
+def read_latest(store: Store, run: str, *, at_most: int = 4) -> list[Segment]:
+    """The last few readable segments, oldest first: as many as it takes to find a step, at most `at_most`."""
+    found: list[Segment] = []
+    for key in reversed([meta.key for meta in store.list(layout.telemetry_prefix(run))][-at_most:]):
+        try:
+            found.append(_decoder.decode(unseal(store.get(key), Kind.TELEMETRY, key)))
+        except (CorruptObject, ObjectMissing, UnsupportedFormat, msgspec.DecodeError):
+            continue
+        if any(sample.step is not None for sample in found[-1].samples):
+            break
+    return found[::-1]
 
 
 def read_all(store: Store, run: str) -> list[Segment]:

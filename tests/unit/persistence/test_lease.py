@@ -408,6 +408,7 @@ class Metronome(VirtualClock):
         self.waits.append(seconds)
         self.waiting.release()
         assert self.go.acquire(timeout=60)
+        self.advance(seconds or 0.0)
         return event.is_set()
 
 

@@ -101,6 +101,8 @@ class Claim(Entry, frozen=True, kw_only=True, tag="claim"):
     command: tuple[str, ...] = ()
     """One element: a `bash -c` string; more: an argument vector. Empty: none (a bare `sync`)."""
     shell: bool = False
+    resume_args: str = ""
+    """What the command gets more when there is a checkpoint."""
     cwd: str = ""
     """Relative to the workspace."""
     workspace: str = ""

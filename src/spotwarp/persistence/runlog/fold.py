@@ -192,7 +192,7 @@ def _after_claim(state: State, entry: Claim) -> State:
         machine=entry.machine,
         seal="",
         notice=None,
-        claimed={**state.claimed, entry.machine: entry.generation},
+        claimed=_claimed(state, entry),
         discarded=_others(state.discarded, entry.machine),
     )
 
@@ -216,6 +216,16 @@ def _after_lineage(state: State, entry: Forget | Pin | Unpin | Fork | Detach) ->
         case Fork():
             return replace(state, fork=(entry.parent, entry.snapshot))
     return replace(state, detached=True)
+
+
+def _claimed(state: State, entry: Claim) -> dict[str, int]:
+    """Who claimed which generation. Machines whose generation a committed later one has superseded are dropped beyond
+    a number: to the gate they are then machines that never claimed, which it may end under the same condition.
+    """
+    superseded = sorted(g for g in state.claimed.values() if g < state.snapshot_generation)
+    oldest = superseded[-MAX_OPEN_MACHINES] if len(superseded) > MAX_OPEN_MACHINES else 0
+    kept = {machine: g for machine, g in state.claimed.items() if g >= oldest}
+    return {**kept, entry.machine: entry.generation}
 
 
 def _after_snapshot(state: State, entry: Snapshot) -> State:

@@ -121,7 +121,7 @@ def wait_for_turn(
             return Turn(state.generation, "stale beat")
         if watch.moved and notice is None:
             raise LeaseHeld(
-                f"run {log.run!r} is held by {holder(log, state)} and it is alive; left alone",
+                f"run {log.run!r} is held by generation {state.generation} {holder(log, state)}, which is alive; left alone",
                 hint="Stop it there, wait for it, use another run (`--run NAME`), or take it over with `--takeover`.",
             )
         clock.sleep(min(1.0, lease_s / 8))
@@ -224,11 +224,15 @@ class Heart:
         """Stop beating; returns when the thread is gone or busy with its last request."""
         self._stop.set()
         if self._thread.is_alive():
-            self._thread.join(self._lease_s)
+            self._thread.join(min(1.0, self._lease_s))
 
     def _run(self) -> None:
-        while not self._clock.wait(self._stop, self._lease_s / 4):
+        period = self._lease_s / 4
+        due = self._clock.monotonic() + period
+        while not self._clock.wait(self._stop, max(0.0, due - self._clock.monotonic())):
             self.tick()
+            # At fixed times, so that a slow store does not stretch the period; what was missed is not made up for.
+            due = max(due + period, self._clock.monotonic())
 
     def tick(self) -> None:
         """One beat, then one look at the log: what the thread does every quarter of the lease. Never raises."""
