@@ -18,9 +18,8 @@ def demo(
 ) -> int:
     """Train a small real model through four preemptions and compare its weights with an uninterrupted run.
 
-    A directory stands for the object store, local processes for the machines; no account, no root, no PyTorch.
-    Machines are lost
-    with notice, by SIGKILL in the middle of a save, as a zombie that comes back, and during a restore.
+    A directory stands for the object store, local processes for the machines; no account, no root, no PyTorch. Machines
+    are lost with notice, by SIGKILL in the middle of a save, as a zombie that comes back, and during a restore.
 
     Examples:
 

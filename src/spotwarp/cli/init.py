@@ -36,13 +36,11 @@ def init(
     """Make this directory a workspace whose content is kept at a remote path.
 
     Writes .spotwarp/config.yaml and tries the target for real: write, read back, list, create-if-absent, a race for it,
-    and delete. Safe to repeat: it tries the target again and changes nothing else. On another machine the same
-    command joins
-    the same repository and takes over the excludes of the run.
+    and delete. Safe to repeat: it tries the target again and changes nothing else. On another machine the same command
+    joins the same repository and takes over the excludes of the run.
 
     Credentials, endpoint and region come from the usual variables: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
-    AWS_PROFILE,
-    AWS_ENDPOINT_URL, AWS_REGION.
+    AWS_PROFILE, AWS_ENDPOINT_URL, AWS_REGION.
 
     Examples:
 

@@ -30,10 +30,8 @@ def restore(
     """Restore a snapshot, verified byte by byte, or nothing.
 
     Everything is fetched and verified beside its place and then moved there; interrupted, the same command goes on.
-    Torn
-    checkpoints come back under a name that no trainer takes (`checkpoint-40.torn-12`). Local work that the run has
-    not is
-    never overwritten.
+    Torn checkpoints come back under a name that no trainer takes (`checkpoint-40.torn-12`). Local work that the run has
+    not is never overwritten.
 
     Examples:
 

@@ -52,13 +52,11 @@ def run(
     """Run a training command, keep its workspace stored, survive preemption, resume.
 
     Claims the run, restores when this workspace is behind it, starts the command, stores the workspace at each
-    completed
-    checkpoint and every interval, and once more when the command has ended. Without a command, the one recorded in
-    the run.
+    completed checkpoint and every interval, and once more when the command has ended. Without a command, the one
+    recorded in the run.
 
     SIGTERM is a preemption: the command may save, everything is stored, exit 75; the same two commands continue on
-    another
-    machine. Ctrl-C once: save, store, stop; twice: now. A closed terminal stops nothing.
+    another machine. Ctrl-C once: save, store, stop; twice: now. A closed terminal stops nothing.
 
     The command sees SPOTWARP_RUN_ID, SPOTWARP_GENERATION, SPOTWARP_RESUMED (0 or 1), SPOTWARP_LAST_CHECKPOINT, and
     SPOTWARP_NOTICE_FILE, which appears when the machine is about to go.
@@ -74,8 +72,7 @@ def run(
     spotwarp run
 
     Exit codes: the command's own; 75 preempted and stored; 125 SpotWarp could not do its part; 126, 127 the command
-    cannot
-    be started; 130 stopped.
+    cannot be started; 130 stopped.
     """
     if restore and keep_local:
         raise UsageError("--restore and --keep-local exclude each other")

@@ -68,8 +68,7 @@ def exclude(
     """Leave something out of the snapshots, from the next one on.
 
     Adds the patterns to `exclude` in .spotwarp/config.yaml; a run at work takes them up by itself. What is stored
-    already
-    stays until retention lets it go.
+    already stays until retention lets it go.
 
     Examples:
 

@@ -1,8 +1,7 @@
 """Judging the checkpoints of one scan: parsed, whole, and quiet (I5).
 
-`judge` of the checkpoints package says what a directory holds; here it becomes a fact of the snapshot, unless
-something is
-still writing it. Times compared are the file system's own, never a clock of ours.
+`judge` of the checkpoints package says what a directory holds; here it becomes a fact of the snapshot, unless something
+is still writing it. Times compared are the file system's own, never a clock of ours.
 """
 
 from __future__ import annotations
@@ -22,9 +21,8 @@ STILL_WRITTEN = "was still being written"
 def judge_all(root: Path, entries: Sequence[Scanned], *, settle_s: float) -> tuple[CheckpointFact, ...]:
     """The checkpoints and model directories among `entries`. `settle_s` 0: nothing writes any more.
 
-    A checkpoint changed less than `settle_s` ago is torn; a model directory that is not whole is no fact at all,
-    since nothing
-    would be set aside for it.
+    A checkpoint written to less than `settle_s` ago is torn, unless its last file tells that it is complete
+    (`needs_quiet`). A model directory that is not whole is no fact at all, since nothing would be set aside for it.
     """
     found = survey((entry.path, entry.kind == DIRECTORY) for entry in entries)
     now_ns = _file_system_time(root) if settle_s else 0
@@ -45,9 +43,8 @@ def judge_all(root: Path, entries: Sequence[Scanned], *, settle_s: float) -> tup
 def needs_quiet(verdict: Checkpoint) -> bool:
     """Whether only time can tell that nothing is missing.
 
-    A single process writes `trainer_state.json` last: with it in place and the set whole, there is nothing to wait
-    for. Of
-    several ranks another may still be about to write its random state.
+    A single process writes `trainer_state.json` last: with it in place and the set whole, there is nothing to wait for.
+    Of several ranks another may still be about to write its random state.
     """
     return not (verdict.cls is CheckpointClass.RESUMABLE and verdict.world_size == 1)
 

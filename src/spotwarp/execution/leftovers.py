@@ -1,8 +1,7 @@
 """Processes of an earlier attempt that outlived its SpotWarp, found by the variable that every one of them inherited.
 
 A SpotWarp that was killed alone leaves its training command writing into the workspace. Two trainers in one directory
-destroy
-each other's checkpoints, so the next one must not start beside it. Looks only; signals nobody.
+destroy each other's checkpoints, so the next one must not start beside it. Looks only; signals nobody.
 """
 
 from __future__ import annotations

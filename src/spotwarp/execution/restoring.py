@@ -1,8 +1,7 @@
 """A snapshot put in place in a workspace, so that a death at any moment leaves either the old state or a job to finish.
 
 `.spotwarp/restoring` stands from before the first fetched byte to after the last rename. Whoever finds it finishes or
-undoes
-the job before anything else; no trainer is started while it is there (I2).
+undoes the job before anything else; no trainer is started while it is there (I2).
 """
 
 from __future__ import annotations

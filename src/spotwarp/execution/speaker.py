@@ -1,9 +1,8 @@
 """SpotWarp's own words beside a command's output: said by a thread of their own, because whoever reads them may have
 stopped.
 
-A terminal on hold (Ctrl-S) or a pipe that nobody empties must not keep a preemption from being acted on. What does
-not fit
-into the queue is dropped and counted.
+A terminal on hold (Ctrl-S) or a pipe that nobody empties must not keep a preemption from being acted on. What does not
+fit into the queue is dropped and counted.
 """
 
 from __future__ import annotations

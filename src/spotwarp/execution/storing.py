@@ -1,9 +1,8 @@
 """The syncs of one attempt, beside the command: in threads, when they are due, told when they fail, tried again at
 the end.
 
-Carries out what the supervisor orders and posts how it ended; never decides whether to sync. Nothing in here may
-raise into the
-job's loop or wait in it (I10).
+Carries out what the supervisor orders and posts how it ended; never decides whether to sync. Nothing in here may raise
+into the job's loop or wait in it (I10).
 """
 
 from __future__ import annotations
@@ -122,8 +121,7 @@ class Storing:
 
     def final(self, deadline: Callable[[], float | None], before: Callable[[], object]) -> None:
         """The last sync, after `before`; tried again while that can help, until `deadline` (asked each time) or
-        patience
-        ends. Posts `SyncFinished`.
+        patience ends. Posts `SyncFinished`.
         """
         self._closing = True
         self._begin(lambda: self._final(deadline, before), "final-sync")

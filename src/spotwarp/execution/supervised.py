@@ -1,8 +1,7 @@
 """The doer beside the training command: carries out what the supervisor decides and reports back with events.
 
-One queue of events, one loop in the main thread, threads for what waits: the tree's end, a sync, checkpoints,
-requests. It never
-decides; every rule of the end is in `supervisor`.
+One queue of events, one loop in the main thread, threads for what waits: the tree's end, a sync, checkpoints, requests.
+It never decides; every rule of the end is in `supervisor`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Notices completed checkpoints soon after they are written, cheaply, by looking.
 
 Looks a few times a second at the directories in which checkpoints lie. It only ever says "now would be a good time":
-what is
-in a snapshot is decided by the scan that follows.
+what is in a snapshot is decided by the scan that follows.
 """
 
 from __future__ import annotations

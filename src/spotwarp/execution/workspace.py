@@ -1,8 +1,8 @@
 """How a workspace stands to its run, and how it is brought up to it without losing what is only here.
 
 A workspace is *fresh* (it stems from nothing), *current* (from the run's last snapshot) or *behind* (from an earlier
-one). Local
-work is what is neither in the snapshot to restore nor known to have been stored: it is never overwritten unasked.
+one). Local work is what is neither in the snapshot to restore nor known to have been stored: it is never overwritten
+unasked.
 """
 
 from __future__ import annotations
