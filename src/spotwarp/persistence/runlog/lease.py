@@ -121,7 +121,7 @@ def wait_for_turn(
             return Turn(state.generation, "stale beat")
         if watch.moved and notice is None:
             raise LeaseHeld(
-                f"run {log.run!r} is held by generation {state.generation} {holder(log, state)}, which is alive; left alone",
+                f"run {log.run!r} is held {holder(log, state)}, which is alive; left alone",
                 hint="Stop it there, wait for it, use another run (`--run NAME`), or take it over with `--takeover`.",
             )
         clock.sleep(min(1.0, lease_s / 8))
