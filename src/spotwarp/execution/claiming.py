@@ -11,6 +11,7 @@ from pathlib import Path
 from spotwarp.clock import Clock
 from spotwarp.errors import CorruptObject
 from spotwarp.execution.command import Command
+from spotwarp.execution.localstate import boot_id
 from spotwarp.model import legible
 from spotwarp.persistence.runlog import lease
 from spotwarp.persistence.runlog.entry import Claim
@@ -73,7 +74,7 @@ def machine_id() -> str:
     given = os.environ.get("SPOTWARP_MACHINE_ID")
     if given:
         return given
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    boot = boot_id()
     return f"{socket.gethostname()}-{boot[:8]}"
 
 

@@ -37,6 +37,10 @@ class Origin(msgspec.Struct, frozen=True):
     snapshot: int
     pending: str = ""
     """The manifest that is being committed from here: if its entry stands, the content stems from that one."""
+    boot: str = ""
+    """The boot in which that was so. After another one the content may not be what it was: a crash of the machine
+    loses what programs wrote and nobody synced.
+    """
 
 
 class Restoring(msgspec.Struct, frozen=True):
@@ -89,6 +93,11 @@ def distrust(
 def runtime(workspace: Path) -> Path:
     """The directory of SpotWarp's own files."""
     return workspace / DIRECTORY
+
+
+def boot_id() -> str:
+    """This boot of the machine."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def load(path: Path, kind: type[T]) -> T | None:

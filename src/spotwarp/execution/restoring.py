@@ -30,6 +30,7 @@ from spotwarp.execution.workspace import (
     is_empty,
     manifest_at,
     origin_of,
+    same_boot,
 )
 from spotwarp.model import human_bytes, human_seconds
 from spotwarp.persistence import staging as stage
@@ -99,7 +100,7 @@ class Restorer:
         if not head.state.snapshot:
             return False
         origin = origin_of(self._root, self._repository, self._log)
-        if origin == head.state.snapshot and not is_empty(self._root):
+        if origin == head.state.snapshot and not is_empty(self._root) and same_boot(self._root):
             return False
         problem: CorruptObject | None = None
         for snapshot in self._candidates(head):
@@ -134,6 +135,9 @@ class Restorer:
         clear = decide(difference, choice, where=f"snapshot {snapshot.n}", fresh=fresh)
         if clear is None:
             self._say("keeping what is here, as asked; the run goes on from it")
+            self._save_origin(head.state.snapshot)
+            return False
+        if not difference.fetch and not clear:
             self._save_origin(head.state.snapshot)
             return False
         self.put_in_place(snapshot, difference, clear, position=head.state.snapshot)
@@ -214,7 +218,7 @@ class Restorer:
             self._mark(Restoring(marker.run, marker.repository, marker.snapshot, "installing"))
         install(self._own / localstate.STAGING, self._root, aside=aside)
         if marker.snapshot:  # 0: a few paths only, which decide nothing about the rest
-            origin = Origin(marker.repository, marker.run, marker.snapshot)
+            origin = Origin(marker.repository, marker.run, marker.snapshot, boot=localstate.boot_id())
             localstate.save(self._own / localstate.STATE, origin)
         localstate.remove(self._own / localstate.RESTORING)
 
@@ -222,7 +226,7 @@ class Restorer:
         localstate.save(self._own / localstate.RESTORING, marker)
 
     def _save_origin(self, position: int) -> None:
-        origin = Origin(self._repository.identity.id, self._log.run, position)
+        origin = Origin(self._repository.identity.id, self._log.run, position, boot=localstate.boot_id())
         localstate.save(self._own / localstate.STATE, origin)
 
     def _seed(self, manifest: Manifest) -> None:

@@ -238,7 +238,10 @@ class Syncer:
         path, identity, run = runtime(self._root) / localstate.STATE, self._repository.identity.id, self._log.run
         known = localstate.load(path, Origin)
         mine = known is not None and (known.repository, known.run) == (identity, run)
-        self._note(Origin(identity, run, known.snapshot if known and mine else 0, uploaded.manifest_id), path)
+        self._note(
+            Origin(identity, run, known.snapshot if known and mine else 0, uploaded.manifest_id, localstate.boot_id()),
+            path,
+        )
 
     def _commit(self, uploaded: Uploaded, base: Base, *, final: bool) -> Committed:
         retention = Retention(self._config.keep_resumable, self._config.keep_hourly)
@@ -263,7 +266,7 @@ class Syncer:
     def _record(self, entry: Snapshot, uploaded: Uploaded) -> None:
         """Remember locally what was committed. All of it may be lost without harm."""
         self._save_cache()
-        origin = Origin(self._repository.identity.id, self._log.run, entry.n)
+        origin = Origin(self._repository.identity.id, self._log.run, entry.n, boot=localstate.boot_id())
         self._note(origin, runtime(self._root) / localstate.STATE)
         with self._guard:
             self.facts.read_bytes += uploaded.read_bytes

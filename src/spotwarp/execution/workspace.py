@@ -135,6 +135,12 @@ def origin_of(workspace: Path, repository: Repository, log: RunLog) -> int | Non
     return (_committed(log, origin) if origin.pending else None) or origin.snapshot or None
 
 
+def same_boot(workspace: Path) -> bool:
+    """Whether the machine has been up since the workspace's content was decided on."""
+    origin = localstate.load(localstate.runtime(workspace) / localstate.STATE, localstate.Origin)
+    return origin is not None and origin.boot == localstate.boot_id()
+
+
 def _committed(log: RunLog, origin: localstate.Origin) -> int | None:
     """The number of the snapshot with the pending manifest, None when there is none."""
     n = log.head().state.snapshot
