@@ -42,16 +42,33 @@ def hold(workspace: Path, *, what: str, since: str) -> Iterator[None]:
 def exclusive(path: Path, *, what: str) -> Iterator[None]:
     """Hold a lock file of one's own beside a target; it is removed in the end. Raises `AlreadyRunning`,
     `WorkspaceFault`."""
+    descriptor = _locked(path, f"another `spotwarp {what}` is at work on this target")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise WorkspaceFault(f"{path} cannot be made: {error.strerror}", hint="Is the directory writable?") from error
-    try:
-        _lock(descriptor, path, f"another `spotwarp {what}` is at work on this target")
         yield
-        path.unlink(missing_ok=True)
     finally:
+        path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _locked(path: Path, taken: str) -> int:
+    """`path` locked, made if need be: the file that has the name now, not one that its last holder has just removed."""
+    while True:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise WorkspaceFault(
+                f"{path} cannot be made: {error.strerror}", hint="Is the directory writable?"
+            ) from error
+        try:
+            _lock(descriptor, path, taken)
+            if os.path.samestat(os.fstat(descriptor), path.stat()):
+                return descriptor
+        except FileNotFoundError:
+            pass
+        except BaseException:
+            os.close(descriptor)
+            raise
         os.close(descriptor)
 
 
