@@ -17,6 +17,9 @@ __all__ = ["bucket", "rent", "ws"]
 
 Rent = Callable[..., Machine]
 
+pytestmark = pytest.mark.slow  # a whole program, several times
+
+
 # Naive, as trainers are: resumes from the highest number whether it is whole or not. What it computes depends on every
 # step since the first, so that a lost, repeated or torn one changes the digest.
 TRAINER = """
@@ -77,7 +80,6 @@ def files(place: Path) -> int:
     return len(list(place.iterdir())) if place.is_dir() else 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("offset", [1, 4, 7])
 def test_B01_killed_in_a_save_the_run_ends_with_the_same_bits(rent: Rent, offset: int) -> None:
     """The machine dies with `offset` of the files of its second checkpoint on disk, and some of that in the bucket."""
@@ -94,7 +96,6 @@ def test_B01_killed_in_a_save_the_run_ends_with_the_same_bits(rent: Rent, offset
     assert second.facts("check", "--read-data")["problems"] == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("at", ["filling", "renamed"])
 def test_B04_a_staging_directory_renamed_into_place(rent: Rent, at: str) -> None:
     first = rent("first").init()
@@ -117,7 +118,6 @@ def test_B04_a_staging_directory_renamed_into_place(rent: Rent, at: str) -> None
     assert digest(done.out) == expected()
 
 
-@pytest.mark.slow
 def test_B17_two_runs_in_one_directory(ws: Machine) -> None:
     program = ws.start("run", "--command", "echo first > who; touch ready; until test -e go; do sleep 0.05; done")
     program.until((ws.path / "ready").exists)
@@ -131,7 +131,6 @@ def test_B17_two_runs_in_one_directory(ws: Machine) -> None:
     assert ws.facts("status")["generation"] == 1
 
 
-@pytest.mark.slow
 def test_B17_two_directories_with_one_remote(ws: Machine, rent: Rent) -> None:
     program = ws.start(
         "run", "--command", "echo first > who; touch ready; until test -e go; do sleep 0.05; done; exit 3"

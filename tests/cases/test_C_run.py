@@ -17,6 +17,9 @@ from spotwarp.testing.pytest_product import bucket, rent, ws
 __all__ = ["bucket", "rent", "ws"]
 
 Rent = Callable[..., Machine]
+
+pytestmark = pytest.mark.slow  # a whole program, several times
+
 PYTHON = sys.executable
 
 

@@ -14,6 +14,9 @@ import pytest
 from spotwarp.testing.product import Machine
 
 Rent = Callable[..., Machine]
+
+pytestmark = pytest.mark.slow  # a whole program, several times
+
 VERBS = ("status", "snapshots", "runs", "check", "restore", "sync", "prune")
 
 

@@ -19,6 +19,9 @@ from spotwarp.testing.product import Machine
 from spotwarp.testing.seaweed import Seaweed
 
 Rent = Callable[..., Machine]
+
+pytestmark = pytest.mark.slow  # a whole program, several times
+
 KEY, SECRET = "AKIDDISTINCTIVE0001", "distinctive/secret/value+0001"
 
 
@@ -106,7 +109,6 @@ def remote(rent: Rent, seaweed_server: Seaweed, s3_proxy: FaultProxy, s3_url: st
     return rent(remote=s3_url, env=seaweed_server.env(endpoint=s3_proxy.endpoint))
 
 
-@pytest.mark.slow
 def test_a_store_without_create_if_absent_is_refused_unless_asked_for(remote: Machine, s3_proxy: FaultProxy) -> None:
     s3_proxy.rule(Rule(verb="PUT", reject_header="if-none-match", status=501, code="NotImplemented"))
     refused = remote("init", "--remote-path", remote.remote, code=19)
@@ -182,7 +184,6 @@ def test_a_store_that_ignores_create_if_absent_is_found_out(rent: Rent) -> None:
         server.shutdown()
 
 
-@pytest.mark.slow
 def test_wrong_credentials_and_a_missing_bucket_are_told_apart(
     rent: Rent, seaweed_server: Seaweed, s3_url: str
 ) -> None:
@@ -194,7 +195,6 @@ def test_wrong_credentials_and_a_missing_bucket_are_told_apart(
     assert "no-such-bucket" in lost("init", "--remote-path", "s3://no-such-bucket/x", code=10).err
 
 
-@pytest.mark.slow
 def test_a_server_that_never_answers_is_given_up_in_bounded_time(rent: Rent) -> None:
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))

@@ -12,6 +12,8 @@ from spotwarp.testing.product import Machine
 
 Rent = Callable[..., Machine]
 
+pytestmark = pytest.mark.slow  # a whole program, several times
+
 
 def test_the_shapes_that_programs_rely_on(ws: Machine) -> None:
     fresh = ws.facts("status")

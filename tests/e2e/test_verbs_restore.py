@@ -17,6 +17,8 @@ from spotwarp.testing.trees import read_tree
 
 Rent = Callable[..., Machine]
 
+pytestmark = pytest.mark.slow  # a whole program, several times
+
 
 def content(root: Path) -> dict[str, bytes]:
     """The files of a workspace that are the user's."""
@@ -121,7 +123,6 @@ def test_nothing_to_restore_is_said(ws: Machine, tmp_path: Path) -> None:
     assert "hint:" in ws("restore", "--run", "other", code=10).err
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.9])
 def test_A44_killed_half_way_and_again(
     rent: Rent, seaweed_server: Seaweed, s3_proxy: FaultProxy, s3_url: str, share: float

@@ -16,6 +16,9 @@ from spotwarp.testing.product import Machine, Program, until
 
 Rent = Callable[..., Machine]
 
+pytestmark = pytest.mark.slow  # a whole program, several times
+
+
 # Says that it runs; at a signal it saves and ends with 0, as a good trainer does.
 TRAINER = "trap 'echo saved > saved; exit 0' TERM INT; echo ready; while :; do sleep 0.05; done"
 
@@ -201,7 +204,6 @@ def test_a_signal_before_the_command_starts_ends_the_wait(ws: Machine, rent: Ren
     assert holder.process.poll() is None
 
 
-@pytest.mark.slow
 def test_a_closed_terminal_stops_nothing(ws: Machine) -> None:
     leader, follower = pty.openpty()
     command = "touch ready; for i in $(seq 40); do echo line $i; sleep 0.05; done; touch ended; exit 6"

@@ -9,9 +9,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from spotwarp.testing.product import Machine
 
 Rent = Callable[..., Machine]
+
+pytestmark = pytest.mark.slow  # a whole program, several times
+
 FACTS = {"id", "generation", "time", "files", "bytes", "read_bytes", "stored_bytes", "resumable"}
 
 
