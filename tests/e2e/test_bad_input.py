@@ -225,11 +225,16 @@ POWERLESS = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-
 def test_a_file_that_cannot_be_read_is_named_and_the_rest_is_stored(ws: Machine) -> None:
     ws.file("good", "x")
     ws.file("closed", "y").chmod(0)
-    done = ws("run", "--command", "exit 0", code=None, under=POWERLESS)
+    done = ws("run", "--command", "exit 0", code=125, under=POWERLESS)
     assert "not stored: closed (cannot be read" in done.err
+    assert "everything is stored" not in done.err
+    assert ws.facts("status")["state"] == "stopped"  # not complete: a second look can still save it
     ws("restore", "--to", str(ws.path.with_name("out")))
     assert (ws.path.with_name("out") / "good").read_text() == "x"
     assert not (ws.path.with_name("out") / "closed").exists()
+    ws.path.joinpath("closed").chmod(0o600)
+    ws("run")
+    assert ws.facts("status")["state"] == "complete"
 
 
 def test_a_workspace_that_cannot_be_read_at_all(ws: Machine) -> None:

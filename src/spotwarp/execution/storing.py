@@ -75,6 +75,8 @@ class Storing:
         self._told_prune = ""
         self.verified: Verified | None = None
         """The receipt of the last snapshot that was read back."""
+        self.unreadable: tuple[str, ...] = ()
+        """What the last snapshot lacks because it could not be read."""
         self.error = ""
         """Why the last sync failed; empty when it did not."""
 
@@ -131,6 +133,7 @@ class Storing:
             threading.Thread(target=work, name=name, daemon=True).start()
         except RuntimeError as error:  # no thread to be had: the pids limit
             self.error = f"no thread for a sync: {error}"
+            self._syncer.failed(self.error)
             self._finished(ok=False)
 
     def now(self) -> Synced:
@@ -186,6 +189,7 @@ class Storing:
 
     def _took(self, done: Synced) -> None:
         self.verified, self._took_s, self.error = done.verified, done.duration_s, ""
+        self.unreadable = tuple(shown(one.path) for one in done.skipped if one.unreadable)
         new = [one for one in done.skipped if one.path not in self._told_skipped]
         self._told_skipped |= {one.path for one in new}
         if new:

@@ -42,6 +42,7 @@ from spotwarp.persistence.runlog.log import RunLog
 TICK_S = 0.2
 OUTPUT_S = 5.0
 SEAL_S = 60.0
+NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,21 +320,30 @@ class Supervised:
         try:
             if verified is None:
                 raise WorkspaceFault("no final snapshot was read back")
-            if action.kind == "complete":
+            lacking = self._lacking()
+            if action.kind == "complete" and not lacking:
                 complete(self._log, verified, exit_code=action.exit_code or 0, budget_s=self._seal_budget())
             else:
                 seal(
                     self._log,
                     verified,
-                    phase=action.kind,
+                    phase="preempted" if action.kind == "preempted" else "stopped",
                     exit_code=action.exit_code,
-                    reason="",
+                    reason=lacking,
                     budget_s=self._seal_budget(),
                 )
+                if lacking:
+                    self._exit = supervisor.Exit(125, f"not everything is stored: {lacking}")
             self._sealed = action.kind
         except SpotWarpError as error:
             self._storing.error = error.message
             self._exit = supervisor.Exit(125, f"everything is stored, but the run could not be sealed: {error.message}")
+
+    def _lacking(self) -> str:
+        """What the final snapshot lacks, in words; a run that lacks something is not complete."""
+        left = self._storing.unreadable
+        some = ", ".join(left[:NAMED]) + (f" and {len(left) - NAMED} more" if len(left) > NAMED else "")
+        return f"{len(left)} path(s) could not be read: {some}" if left else ""
 
     def _seal_budget(self) -> float:
         """Seconds for the last entry: what is left to the deadline, never nothing."""

@@ -92,6 +92,8 @@ class Skipped(msgspec.Struct, array_like=True, frozen=True):
 
     path: bytes
     reason: str
+    unreadable: bool = False
+    """It should have been stored; otherwise it is of a kind that never is (FIFO, socket, device)."""
 
 
 class Manifest(msgspec.Struct, array_like=True, frozen=True):

@@ -196,7 +196,7 @@ class _Walk:
         if error.errno in OURS:
             raise error
         if error.errno not in _VANISHED:
-            self.skipped.append(Skipped(path, reason(error)))
+            self.skipped.append(Skipped(path, reason(error), unreadable=True))
             self.unreadable.append(path)
 
 

@@ -42,7 +42,7 @@ class Found:
         elif error.errno in OURS:
             raise WorkspaceFault(f"the workspace cannot be read: {error.strerror}") from error
         else:
-            self.unreadable.append(Skipped(path, reason(error)))
+            self.unreadable.append(Skipped(path, reason(error), unreadable=True))
 
 
 @dataclass(frozen=True, slots=True)
