@@ -25,16 +25,17 @@ def main() -> int:
 
 
 def _leave_nobody_waiting(code: int) -> None:
-    """End at once where a thread still waits for a store that does not answer: the verdict is spoken."""
+    """End at once where threads are left: they may wait for a store that does not answer, or for a reader that does not
+    read, and the verdict is spoken. Python would wait for those of a pool, daemons or not.
+    """
     import contextlib
     import os
     import threading
 
-    if all(thread.daemon or thread is threading.main_thread() for thread in threading.enumerate()):
+    if threading.active_count() == 1:
         return
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()  # stderr is flushed line by line, and a thread that hangs in it would not let go of it
     os._exit(code)
 
 

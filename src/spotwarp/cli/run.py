@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
+import threading
+from collections.abc import Callable
+from typing import Any
 
 import typer
 
 from spotwarp.cli import render
 from spotwarp.cli.context import enter
 from spotwarp.errors import SpotWarpError, UsageError
+
+LAST_WORDS_S = 2.0
 
 
 def register(app: typer.Typer) -> None:
@@ -23,11 +29,27 @@ def failed(error: SpotWarpError, *, as_json: bool) -> int:
     JSON goes to stderr here: stdout belongs to the command.
     """
     code = error.exit_code if error.exit_code in (2, 126, 127, 130) else 125
-    render.failure(error, as_json=False)
-    if as_json:
-        facts = {"exit_code": code, "reason": error.message, "snapshot": None, "error": error.code, "hint": error.hint}
-        sys.stderr.write(json.dumps(facts) + "\n")
+    facts = {"exit_code": code, "reason": error.message, "snapshot": None, "error": error.code, "hint": error.hint}
+
+    def tell() -> None:
+        render.failure(error, as_json=False)
+        if as_json:
+            _write(facts)
+
+    _unless_nobody_reads(tell)
     return code
+
+
+def _write(facts: dict[str, Any]) -> None:
+    with contextlib.suppress(OSError):
+        sys.stderr.write(json.dumps(facts) + "\n")
+
+
+def _unless_nobody_reads(tell: Callable[[], None]) -> None:
+    """Have `tell` write, and do not wait long for it: a full pipe must not keep us from ending."""
+    teller = threading.Thread(target=tell, name="last-words", daemon=True)
+    teller.start()
+    teller.join(LAST_WORDS_S)
 
 
 def run(
@@ -103,9 +125,9 @@ def run(
             ask=_ask if sys.stdin.isatty() and sys.stderr.isatty() else None,
         )
     finally:
-        speaker.flush(2.0)
+        speaker.flush(LAST_WORDS_S)
     if as_json:
-        sys.stderr.write(json.dumps(outcome.facts()) + "\n")
+        _unless_nobody_reads(lambda: _write(outcome.facts()))
     return outcome.code
 
 

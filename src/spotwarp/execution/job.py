@@ -78,7 +78,10 @@ def run_job(
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[threading.Event]:
-    """Until the command starts, SIGINT and SIGTERM end whatever is being waited for; SIGHUP ends nothing."""
+    """Until the command starts, SIGINT and SIGTERM end whatever is being waited for; SIGHUP ends nothing.
+
+    Once there is an outcome, whatever comes is too late to make it another: ignored.
+    """
     cancel = threading.Event()
 
     def interrupt(number: int, _: object) -> None:
@@ -89,9 +92,12 @@ def _interruptible() -> Iterator[threading.Event]:
     before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda *_: None)
     try:
         yield cancel
-    finally:
+    except BaseException:
         for number, handler in before.items():
             signal.signal(number, handler)
+        raise
+    for number in before:
+        signal.signal(number, signal.SIG_IGN)
 
 
 class _Signalled(Interrupted):
@@ -127,15 +133,27 @@ class _Job:
 
     def run(self) -> Outcome:
         """The whole life of one attempt."""
+        try:
+            return self._live()
+        except _Signalled as stopped:
+            if stopped.number != signal.SIGTERM:
+                raise
+            self._say(stopped.message)
+            return Outcome(75 if self._only_stored else 125, stopped.message, None)
+
+    def _live(self) -> Outcome:
+        self._only_stored = is_empty(self._root)
         if self._config.single_writer:
             self._say("single-writer: NOTHING stops a second machine from destroying this run; see that there is none")
         command = self._command()
         refuse_leftovers(self._root)
-        self._only_stored = is_empty(self._root)
         self._restorer.recover()
         heart = self._start_heart()
         try:
-            self._only_stored |= self._bring_up()
+            fresh = origin_of(self._root, self._repository, self._log) is None
+            restored = self._bring_up()
+            # What is restored is stored; what was set aside for it, or lies beside it in a foreign place, is not.
+            self._only_stored |= restored and not fresh and self._wish.choice is Choice.ASK
             if not command.shell:  # a typing mistake must not take the run, nor become its recorded command
                 refuse_missing(command.words[0], self._root / command.cwd, os.environ)
             claimed = self._claim(command)
@@ -143,11 +161,6 @@ class _Job:
             resumed = self._catch_up(claimed)
             self._supervised = self._prepare(command, claimed, heart, resumed=resumed)
             return self._supervised.run(self._lost)
-        except _Signalled as stopped:
-            if stopped.number != signal.SIGTERM:
-                raise
-            self._say(stopped.message)
-            return Outcome(75 if self._only_stored else 125, stopped.message, None)
         finally:
             heart.stop()
 

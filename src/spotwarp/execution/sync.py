@@ -129,10 +129,10 @@ class Syncer:
                 raise  # no trouble with storing: the run is another's, or ours to leave
             except OSError as error:
                 fault = WorkspaceFault(f"the workspace cannot be read or written: {error.strerror or error}")
-                self._failed(fault.message)
+                self.failed(fault.message)
                 raise fault from error
             except Exception as error:
-                self._failed(str(error))
+                self.failed(str(error))
                 raise
             self._succeeded(done, started)
             return done
@@ -292,7 +292,8 @@ class Syncer:
             self.facts.error = self.facts.error_since = ""
             self.facts.last = done.snapshot
 
-    def _failed(self, words: str) -> None:
+    def failed(self, words: str) -> None:
+        """Note that a sync failed, or could not even be begun; stands until one succeeds."""
         with self._guard:
             self.facts.error = words
             self.facts.error_since = self.facts.error_since or self._clock.wall().isoformat(timespec="seconds")
