@@ -8,16 +8,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from spotwarp.errors import SpotWarpError
+from spotwarp.model import legible
 
 
 def facts(value: Any) -> None:
-    """Print facts as JSON on stdout."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
+    """Print facts as JSON on stdout; the odd bytes of a path that is no text as escaped lone surrogates."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
+    if legible(text) != text:
+        text = json.dumps(value, indent=2, default=str)
+    sys.stdout.write(text + "\n")
 
 
 def line(text: str = "") -> None:
     """Print a line on stdout."""
-    sys.stdout.write(text + "\n")
+    sys.stdout.write(legible(text) + "\n")
 
 
 def note(text: str) -> None:

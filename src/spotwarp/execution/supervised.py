@@ -19,7 +19,7 @@ from typing import Any
 
 from spotwarp.clock import Clock
 from spotwarp.config import Config
-from spotwarp.errors import SpotWarpError, WorkspaceFault
+from spotwarp.errors import AlreadyRunning, SpotWarpError, WorkspaceFault
 from spotwarp.execution import localstate, supervisor
 from spotwarp.execution.checkpoints import find, judge, newest, walk
 from spotwarp.execution.child import ProcessTree
@@ -133,7 +133,11 @@ class Supervised:
         if request.get("verb") != "sync":
             return {"error": f"unknown request {request.get('verb')!r}"}
         if request.get("run") not in (None, self._log.run):
-            return {"error": f"run {self._log.run!r} is at work in this workspace, not {request['run']!r}"}
+            return {
+                "error": f"run {self._log.run!r} is at work in this workspace, not {request['run']!r}",
+                "hint": "Leave --run out, or store the other run from a directory of its own.",
+                "code": AlreadyRunning.__name__,
+            }
         try:
             return snapshot_answer(self._storing.now().snapshot)
         except SpotWarpError as error:
