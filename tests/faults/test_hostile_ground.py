@@ -1,4 +1,4 @@
-"""The ground under a run gives way: a directory is deleted, a disk is full, a store goes and comes, a name is no text."""
+"""The ground under a run gives way: a directory is deleted, a disk fills, a store goes and comes, a name is no text."""
 
 from __future__ import annotations
 
