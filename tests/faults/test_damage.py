@@ -167,8 +167,10 @@ class Forgetful(http.server.BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
         """Nothing goes to stderr."""
 
-    def answer(self, status: int, body: bytes = b"") -> None:
+    def answer(self, status: int, body: bytes = b"", part: str = "") -> None:
         self.send_response(status)
+        if part:
+            self.send_header("Content-Range", part)
         self.send_header("Content-Length", str(len(body)))
         self.send_header("ETag", '"0"')
         self.send_header("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT")
@@ -206,7 +208,8 @@ class Forgetful(http.server.BaseHTTPRequestHandler):
         if self.fault == "gives something else":
             body = bytes(byte ^ 1 for byte in body)
         if wanted := re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("range", "")):
-            return self.answer(206, body[int(wanted[1]) : int(wanted[2]) + 1])
+            first, last = int(wanted[1]), min(int(wanted[2]), len(body) - 1)
+            return self.answer(206, body[first : last + 1], f"bytes {first}-{last}/{len(body)}")
         return self.answer(200, body)
 
     do_HEAD = do_GET
@@ -222,11 +225,20 @@ def forgetful(request: pytest.FixtureRequest) -> Iterator[str]:
         server.shutdown()
 
 
+def started_with(rent: Rent, endpoint: str) -> Machine:
+    return rent(env={"AWS_ENDPOINT_URL": endpoint, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"})
+
+
 @pytest.mark.parametrize("forgetful", ["keeps nothing", "gives something else", "lists nothing"], indirect=True)
 @pytest.mark.parametrize("accept", [[], ["--single-writer"]], ids=["", "single-writer"])
 def test_init_refuses_a_store_that_does_not_keep_or_list(rent: Rent, forgetful: str, accept: list[str]) -> None:
-    machine = rent(env={"AWS_ENDPOINT_URL": forgetful, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"})
-    done = machine("init", "--remote-path", "s3://bucket/x", "--json", *accept, code=None)
-    assert done.code not in (0, 1), done.err
+    machine = started_with(rent, forgetful)
+    done = machine("init", "--remote-path", "s3://bucket/x", "--json", *accept, code=19)
+    assert done.json["error"]["code"] == "StoreUnsupported"
     assert done.json["error"]["hint"]
     assert not (machine.path / ".spotwarp" / "config.yaml").exists()
+
+
+@pytest.mark.parametrize("forgetful", ["is honest"], indirect=True)
+def test_init_takes_the_same_store_when_it_is_honest(rent: Rent, forgetful: str) -> None:
+    started_with(rent, forgetful)("init", "--remote-path", "s3://bucket/x")

@@ -12,7 +12,7 @@ import typer
 from spotwarp.cli import render
 from spotwarp.cli.context import connect, here
 from spotwarp.clock import Clock, Rng, SystemClock, SystemRng
-from spotwarp.errors import ConfigError, StoreUnsupported
+from spotwarp.errors import ConfigError, ObjectMissing, StoreUnsupported
 
 if TYPE_CHECKING:
     from spotwarp.persistence.store.probe import ProbeResult
@@ -124,7 +124,13 @@ def _settled(workspace: Path, remote_path: str | None, run: str | None, single_w
 def _probe(store: object, clock: Clock, rng: Rng, *, single_writer: bool) -> ProbeResult:
     from spotwarp.persistence.store.probe import probe
 
-    found = probe(store, clock=clock, rng=rng)  # type: ignore[arg-type]  # a Store by construction
+    try:
+        found = probe(store, clock=clock, rng=rng)  # type: ignore[arg-type]  # a Store by construction
+    except ObjectMissing as gone:
+        raise StoreUnsupported(
+            f"this store does not keep what it takes: {gone.message}",
+            hint="Use another store. Is what answers there an object store, and the same at each request?",
+        ) from gone
     if not (found.writable and found.read_back and found.listable):
         found.require()
     if found.create_if_absent != "atomic" and not single_writer:
