@@ -48,9 +48,6 @@ def main() -> int:
     except measure.CommandFailed as error:
         print(error, file=sys.stderr)
         return 2
-    wish.out.mkdir(parents=True, exist_ok=True)
-    (wish.out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
-    (wish.out / "RESULTS.md").write_text(report.markdown(results))
     print(f"written: {wish.out / 'RESULTS.md'}")
     return 0 if wish.quick else _verdict(results)
 
@@ -89,12 +86,21 @@ def _run(wish: argparse.Namespace, tools: list[Tool]) -> Results:
             workload = WORKLOADS[name](data, quick=wish.quick)
             measured = _compare(run, workload, tools, wish.cycles, quick=wish.quick)
             results["workloads"][name] = {"what": workload.what, "tools": measured}
+            _write(wish.out, results)
         if "slowdown" in only:
             training = Training(seconds=4, checkpoints=2, mib=8) if wish.quick else Training()
             results["slowdown"] = slowdown(run, training, wish.cycles)
+            _write(wish.out, results)
     finally:
         shutil.rmtree(run, ignore_errors=True)
     return results
+
+
+def _write(out: Path, results: Results) -> None:
+    """What is measured so far: an hour's work is not lost to what comes after it."""
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+    (out / "RESULTS.md").write_text(report.markdown(results))
 
 
 def _compare(
