@@ -19,6 +19,8 @@ from spotwarp.testing.faultproxy import FaultProxy, Rule
 from spotwarp.testing.product import Machine, Program, until
 from spotwarp.testing.seaweed import Seaweed
 
+pytestmark = pytest.mark.slow
+
 Rent = Callable[..., Machine]
 
 SAVES = "trap 'echo saved > saved; exit 0' TERM INT; touch ready; while :; do sleep 0.05; done"
@@ -41,7 +43,6 @@ def remote(rent: Rent, seaweed_server: Seaweed, s3_proxy: FaultProxy, s3_url: st
 # --- before the command
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("work", "code"), [(False, 75), (True, 125)], ids=["empty", "with work"])
 def test_sigterm_while_the_log_cannot_be_read(remote: Machine, s3_proxy: FaultProxy, work: bool, code: int) -> None:
     """Nothing is lost with an empty machine; what is only here is not called stored."""
@@ -56,7 +57,6 @@ def test_sigterm_while_the_log_cannot_be_read(remote: Machine, s3_proxy: FaultPr
     assert not (remote.path / "never").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("restored", [False, True])
 def test_sigterm_while_another_holds_the_run(ws: Machine, rent: Rent, restored: bool) -> None:
     """A machine with a file of its own beside what it has restored has something that is nowhere else."""
@@ -131,7 +131,6 @@ def full() -> Iterator[int]:
     os.close(writer)
 
 
-@pytest.mark.slow
 def test_a_preemption_is_acted_upon_though_nobody_reads_our_words(ws: Machine, full: int) -> None:
     """And once the run is sealed, no further signal makes the exit code another."""
     ws.file("work", "kept")
@@ -147,7 +146,6 @@ def test_a_preemption_is_acted_upon_though_nobody_reads_our_words(ws: Machine, f
     assert (ws.path.with_name("out") / "saved").read_text() == "saved\n"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_after_the_verdict_changes_nothing(remote: Machine, s3_proxy: FaultProxy, number: int) -> None:
     """The store hangs at a beat, so that there is time between the last word and the end."""
@@ -166,7 +164,6 @@ def test_a_signal_after_the_verdict_changes_nothing(remote: Machine, s3_proxy: F
     assert (facts["state"], facts["exit"]) == ("stopped", 5)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("verb", "path"), [("PUT", "/packs/"), ("PUT", "/log/"), ("GET", "/log/"), (".", ".")])
 def test_ctrl_c_twice_leaves_at_once_though_the_store_hangs(
     remote: Machine, s3_proxy: FaultProxy, verb: str, path: str

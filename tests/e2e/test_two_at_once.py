@@ -14,6 +14,8 @@ from spotwarp.testing.faultproxy import FaultProxy, Rule
 from spotwarp.testing.product import Machine, Program
 from spotwarp.testing.seaweed import Seaweed
 
+pytestmark = pytest.mark.slow
+
 Rent = Callable[..., Machine]
 WAITS = "touch ready; until test -e go; do sleep 0.05; done; exit 3"
 
@@ -34,7 +36,6 @@ def training(machine: Machine, *more: str, command: str = WAITS) -> Program:
 # --- one waits for the other
 
 
-@pytest.mark.slow
 def test_a_sync_that_waited_while_the_holder_stored_more_buries_nothing(ws: Machine, rent: Rent) -> None:
     ws.file("model", "one")
     ws("sync")
@@ -62,7 +63,6 @@ def test_a_sync_that_waited_while_the_holder_stored_more_buries_nothing(ws: Mach
     assert (place / "model").read_text() == "two\n"
 
 
-@pytest.mark.slow
 def test_what_a_command_gets_more_on_a_resume_goes_along(ws: Machine, rent: Rent) -> None:
     """A new machine knows only the run: its bare `run` starts the same command in the same way."""
     ws.file("args.sh", 'printf "%s|" "$@"; exit 9')
@@ -92,7 +92,6 @@ def test_a_sync_of_another_run_is_refused_inside_a_run(ws: Machine) -> None:
     program.end(3)
 
 
-@pytest.mark.slow
 def test_what_goes_wrong_inside_has_its_own_code_outside(remote: Machine, s3_proxy: FaultProxy) -> None:
     program = training(remote, "--interval", "1h")
     s3_proxy.rule(Rule(verb="PUT", path="/packs/|/manifests/", status=403, code="AccessDenied"))
@@ -104,7 +103,6 @@ def test_what_goes_wrong_inside_has_its_own_code_outside(remote: Machine, s3_pro
     program.end(3)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("rule", [Rule(status=503, code="SlowDown"), Rule(hang=True)], ids=["refuses", "hangs"])
 def test_status_asks_the_one_at_work_while_the_store_is_away(remote: Machine, s3_proxy: FaultProxy, rule: Rule) -> None:
     program = training(remote, "--interval", "1h")
@@ -131,7 +129,6 @@ def test_status_asks_the_one_at_work_while_the_store_is_away(remote: Machine, s3
 # --- one is refused
 
 
-@pytest.mark.slow
 def test_two_restores_to_one_directory(remote: Machine, s3_proxy: FaultProxy) -> None:
     remote.file("model", "x" * 1000)
     remote("sync")

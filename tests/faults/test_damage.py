@@ -19,6 +19,8 @@ from spotwarp.testing.trees import Node, read_tree
 
 __all__ = ["bucket", "rent", "ws"]
 
+pytestmark = pytest.mark.slow
+
 Rent = Callable[..., Machine]
 FEW = {"SPOTWARP_KEEP_HOURLY": "0", "SPOTWARP_KEEP_RESUMABLE": "1"}
 
@@ -71,7 +73,6 @@ def restored(machine: Machine, name: str = "restored") -> Path:
 # --- rotten data
 
 
-@pytest.mark.slow
 def test_a_training_that_repeats_what_is_rotten_is_stored_whole(ws: Machine, bucket: Path, rent: Rent) -> None:
     """The new machine goes back to an older snapshot and makes the same bytes again: they are not taken as stored."""
     train(ws, 10, 1)
@@ -94,7 +95,6 @@ def test_a_training_that_repeats_what_is_rotten_is_stored_whole(ws: Machine, buc
     assert content(restored(third, "again")) == content(third.path)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("at_work", [False, True], ids=["alone", "beside a run"])
 def test_what_check_finds_rotten_is_sent_again(ws: Machine, bucket: Path, at_work: bool) -> None:
     ws.file("model", b"weights" * 5000)

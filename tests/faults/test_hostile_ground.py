@@ -15,13 +15,14 @@ from spotwarp.testing.pytest_product import bucket, rent, ws
 
 __all__ = ["bucket", "rent", "ws"]
 
+pytestmark = pytest.mark.slow
+
 Rent = Callable[..., Machine]
 
 
 # --- our own directory is deleted
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("interval", ["1s", "1h"])
 def test_a_run_whose_own_directory_is_deleted_ends_as_it_says(ws: Machine, rent: Rent, interval: str) -> None:
     program = ws.start(
@@ -47,7 +48,6 @@ def test_a_run_whose_own_directory_is_deleted_ends_as_it_says(ws: Machine, rent:
 # --- the store comes and goes
 
 
-@pytest.mark.slow
 def test_a_directory_that_comes_back_in_time_gets_the_last_snapshot(ws: Machine, bucket: Path) -> None:
     """A network disk that is mounted again while the final sync is patient."""
     command = "touch ready; until test -e go; do sleep 0.05; done; echo late > work; touch ended; exit 3"
@@ -106,7 +106,6 @@ def odd(request: pytest.FixtureRequest, rent: Rent) -> Machine:
     return rent(os.fsdecode(ODD), env={"LC_ALL": "C.UTF-8", "PYTHONIOENCODING": request.param}).init()
 
 
-@pytest.mark.slow
 def test_a_workspace_and_a_command_that_are_no_text(odd: Machine) -> None:
     word = os.fsdecode(b"caf\xe9")
     program = odd.start(
@@ -131,7 +130,6 @@ def test_a_workspace_and_a_command_that_are_no_text(odd: Machine) -> None:
     odd("exclude", word, code=2)
 
 
-@pytest.mark.slow
 def test_the_directory_of_a_command_may_be_no_text(ws: Machine) -> None:
     inner = ws.path / os.fsdecode(b"in\xff")
     inner.mkdir()
