@@ -226,8 +226,10 @@ class Supervised:
 
     def _finish_output(self) -> None:
         """Everything the command printed is shown and in its log. Safe to repeat, from any thread."""
+        deadline = self._state.deadline
+        left = OUTPUT_S if deadline is None else min(OUTPUT_S, max(0.5, (deadline - self._clock.monotonic()) / 10))
         with self._finishing, contextlib.suppress(OSError):
-            self._pump.finish(OUTPUT_S)
+            self._pump.finish(left)
 
     # ---- events ----------------------------------------------------------------------------------------------------
 
@@ -283,7 +285,7 @@ class Supervised:
                 self._tree.signal_tree(action.sig)
             case supervisor.EndTree():
                 self._phase = "ending"
-                threading.Thread(target=self._end_tree, args=(action.term_grace_s,), name="end", daemon=True).start()
+                self._aside(lambda: self._end_tree(action.term_grace_s))
             case supervisor.StartSync():
                 self._storing.routine()
             case supervisor.CancelSync():
@@ -299,6 +301,13 @@ class Supervised:
             case supervisor.Exit():
                 self._exit = self._exit or action
                 self._phase = "ended"
+
+    def _aside(self, work: Callable[[], None]) -> None:
+        """Do `work` in a thread of its own; here and now where the process limit gives none."""
+        try:
+            threading.Thread(target=work, name="action", daemon=True).start()
+        except RuntimeError:
+            work()
 
     def _end_tree(self, term_grace_s: float) -> None:
         assert self._tree is not None  # noqa: S101 - as above
@@ -316,7 +325,7 @@ class Supervised:
             self._say(error.message)
         deadline = self._state.deadline
         left = max(0.0, deadline - self._clock.monotonic()) if deadline is not None else action.seconds_left
-        threading.Thread(target=self._note_phase, args=("notice", left), name="notice", daemon=True).start()
+        self._aside(lambda: self._note_phase("notice", left))
 
     def _seal(self, action: supervisor.Seal) -> None:
         """The generation's last entry, on the receipt of the final snapshot."""
