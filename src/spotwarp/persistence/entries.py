@@ -16,6 +16,8 @@ from spotwarp.persistence.beneath import ancestors, split
 from spotwarp.persistence.manifest import DIRECTORY, FILE, SYMLINK, CheckpointFact, Entry, Manifest
 
 _NAME_MAX: Final = 255
+OTHER_CHECKPOINT: Final = 2
+"""The rank (see `urgency`) of what no trainer reads when it resumes."""
 
 
 def shown(path: bytes) -> str:
@@ -88,7 +90,7 @@ def urgency(checkpoints: Iterable[CheckpointFact], paths: Iterable[bytes]) -> di
     facts = list(checkpoints)
     resumable = [fact for fact in facts if fact.cls == "resumable"]
     newest = max(resumable, key=lambda fact: -1 if fact.step is None else fact.step, default=None)
-    ranks = {fact.path: 2 for fact in facts} | ({newest.path: 0} if newest else {})
+    ranks = {fact.path: OTHER_CHECKPOINT for fact in facts} | ({newest.path: 0} if newest else {})
     return {path: _nearest(path, ranks, 1) for path in paths}
 
 

@@ -20,7 +20,7 @@ from spotwarp.errors import CorruptObject, ObjectMissing, UnsupportedFormat, Wor
 from spotwarp.persistence import staging as stage
 from spotwarp.persistence.beneath import ELSEWHERE, Tree
 from spotwarp.persistence.compare import holds
-from spotwarp.persistence.entries import checked, is_whole, room, shown, urgency
+from spotwarp.persistence.entries import OTHER_CHECKPOINT, checked, is_whole, room, shown, urgency
 from spotwarp.persistence.layout import pack_key
 from spotwarp.persistence.manifest import FILE, Entry, Extent, Manifest
 from spotwarp.persistence.parallel import Job, each
@@ -121,6 +121,7 @@ class _Fetch:
         self._lock = threading.Lock()
         self._missing = [len(entry.extents) for entry in entries]
         self._users: dict[int, list[Part]] = {}
+        self._ranks = urgency(manifest.checkpoints, (entry.path for entry in entries))
         self.total = sum(extent.length for entry in entries for extent in entry.extents)
         self.kept = self.read = self._done = 0
 
@@ -207,7 +208,7 @@ class _Fetch:
         self._done = self.kept
 
     def _reads(self) -> list[Read]:
-        ranks = urgency(self._manifest.checkpoints, (entry.path for entry in self._entries))
+        ranks = self._ranks
         first = {
             blob: min(ranks[self._entries[number].path] for number, _ in users) for blob, users in self._users.items()
         }
@@ -252,7 +253,7 @@ class _Fetch:
         if is_whole(entry):
             stage.write_whole(tree, entry, piece)
             return
-        stage.write_part(tree, entry, piece, extent.offset)
+        stage.write_part(tree, entry, piece, extent.offset, soon=self._ranks[entry.path] < OTHER_CHECKPOINT)
         with self._lock:
             self._missing[number] -= 1
             last = self._missing[number] == 0

@@ -17,7 +17,16 @@ from typing import Final
 import msgspec
 
 from spotwarp.errors import WorkspaceFault
-from spotwarp.persistence.beneath import ELSEWHERE, Tree, ancestors, remove, reserve, sync_filesystem
+from spotwarp.persistence.beneath import (
+    ELSEWHERE,
+    PastCache,
+    Tree,
+    ancestors,
+    begin_writeback,
+    remove,
+    reserve,
+    sync_filesystem,
+)
 from spotwarp.persistence.entries import is_whole
 from spotwarp.persistence.envelope import DIGEST_SIZE, digest
 from spotwarp.persistence.manifest import DIRECTORY, FILE, SYMLINK, Entry, Manifest
@@ -25,6 +34,9 @@ from spotwarp.persistence.store.api import Buffer
 
 _RESERVE: Final = 1 << 20
 """Files from this size on get their blocks ahead: it is faster, and a full disk is met before the download."""
+
+
+_past_cache = PastCache()
 
 
 class _Mark(msgspec.Struct, array_like=True, frozen=True):
@@ -168,11 +180,18 @@ def write_whole(tree: Tree, entry: Entry, data: Buffer) -> None:
         os.close(fd)
 
 
-def write_part(tree: Tree, entry: Entry, data: Buffer, offset: int) -> None:
-    """Write a piece of a file that was laid out; `settle` it after its last piece."""
+def write_part(tree: Tree, entry: Entry, data: Buffer, offset: int, *, soon: bool = True) -> None:
+    """Write a piece of a file that was laid out; `settle` it after its last piece.
+
+    What is read `soon` stays in memory, and the disk begins with it at once; the rest goes past the page cache.
+    """
     fd = _open_to_write(tree, entry.path, 0)
     try:
-        _write_at(fd, data, offset)
+        view = memoryview(data)
+        done = 0 if soon else _past_cache.write(fd, view, offset)
+        _write_at(fd, view[done:], offset + done)
+        if soon and view.nbytes >= _RESERVE:
+            begin_writeback(fd, offset, view.nbytes)
     finally:
         os.close(fd)
 
