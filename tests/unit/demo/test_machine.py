@@ -67,7 +67,12 @@ def test_a_frozen_tree_stands_still_and_a_thawed_one_goes_on(machine: Machine) -
 def test_the_program_itself_can_be_left_running(machine: Machine) -> None:
     begin(machine)
     frozen = machine.freeze(program=False)
-    (child,) = [process for process in frozen if process.status() == psutil.STATUS_STOPPED]
+
+    def stopped() -> list[psutil.Process]:
+        return [process for process in frozen if process.status() == psutil.STATUS_STOPPED]
+
+    machine.until(stopped, "the stop of the child")  # a stop is asked for, not done, when the signal is sent
+    (child,) = stopped()
     before = counts(machine)[0]
     machine.until(lambda: counts(machine)[0] > before, "progress of the program")
     assert child.status() == psutil.STATUS_STOPPED
