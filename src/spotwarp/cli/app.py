@@ -44,13 +44,14 @@ def main(arguments: list[str]) -> int:
     """Run the command line and return its exit code; no traceback reaches a user for an error of the tree."""
     own = arguments[: arguments.index("--")] if "--" in arguments else arguments
     try:
-        code = app(arguments, prog_name="spotwarp", standalone_mode=False)
+        code = app(arguments or ["--help"], prog_name="spotwarp", standalone_mode=False)
     except SpotWarpError as error:
         if own[:1] == ["run"]:
             return run.failed(error, as_json="--json" in own)
         failure(error, as_json="--json" in own)
         return error.exit_code
     except typer.Abort:
+        failure(Interrupted("interrupted; what was acknowledged before is safe"), as_json=False)
         return Interrupted.exit_code
     except KeyboardInterrupt:
         failure(Interrupted("interrupted; what was acknowledged before is safe"), as_json=False)

@@ -4,10 +4,12 @@ identity."""
 from __future__ import annotations
 
 import os
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spotwarp.cli.render import note
 from spotwarp.clock import Clock, Rng, SystemClock, SystemRng
 from spotwarp.config import Config, find_workspace, load
 from spotwarp.errors import WorkspaceFault
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from spotwarp.persistence.store.api import Store
 
 LOG_BUDGET_S = 20.0
+PATIENCE_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,4 +75,11 @@ def enter(run: str | None = None, *, budget_s: float | None = None, **overrides:
     store = connect(config.remote_path, clock=clock, rng=rng, single_writer=config.single_writer, cwd=workspace)
     if budget_s is not None and isinstance(store, (RetryingStore, SingleWriterStore)):
         store = store.with_budget(budget_s)
-    return Context(workspace, config, open_repository(store), clock, rng, rng.token(8))
+    waiting = threading.Timer(PATIENCE_S, note, [f"waiting for the store {store.url} to answer"])
+    waiting.daemon = True
+    waiting.start()
+    try:
+        repository = open_repository(store)
+    finally:
+        waiting.cancel()
+    return Context(workspace, config, repository, clock, rng, rng.token(8))

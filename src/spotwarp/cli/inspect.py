@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -12,6 +12,9 @@ from spotwarp.cli.context import Context, enter, here
 from spotwarp.config import find_workspace
 from spotwarp.errors import CorruptObject, SpotWarpError, StoreError, UnsupportedFormat
 from spotwarp.model import human_bytes, human_seconds
+
+if TYPE_CHECKING:
+    from spotwarp.persistence.view import RunView
 
 STATUS_BUDGET_S = 10.0
 
@@ -39,16 +42,18 @@ def status(
 
     spotwarp status --json
 
-    Exit codes: 0, 1 the backup is failing now, 10 no such run, 17 store unavailable (then what this machine knows is
-    shown).
+    Exit codes: 0, 1 the backup is failing now or its machine is silent, 10 no such run, 17 store unavailable (then what
+    this machine knows is shown).
     """
     try:
-        seen = _view(enter(run_name, budget_s=STATUS_BUDGET_S))
+        opened = enter(run_name, budget_s=STATUS_BUDGET_S)
+        seen = _with_local(_view(opened), opened)
     except StoreError as error:
         return _local_status(error, as_json=as_json)
+    failing = 1 if seen.errors or seen.state == "silent" else 0
     if as_json:
         render.facts(asdict(seen))
-        return 1 if seen.errors else 0
+        return failing
     rows = [
         ("run", f"{seen.run}: {seen.state}" + (f", generation {seen.generation}" if seen.generation else "")),
         ("held by", f"{seen.holder}, since {seen.since}" if seen.holder else "nobody"),
@@ -67,10 +72,28 @@ def status(
         rows.append(("READ-ONLY", seen.readonly))
     for name, value in rows:
         render.line(f"{name:14} {value}")
-    return 1 if seen.errors else 0
+    return failing
 
 
-def _view(opened: Context) -> Any:
+def _with_local(seen: RunView, opened: Context) -> RunView:
+    """What the SpotWarp at work on this machine knows is fresher than its last heartbeat, which may not get through."""
+    from spotwarp.execution.control_socket import ask
+
+    known = ask(opened.workspace, {"verb": "status"}, timeout_s=5.0)
+    if known is None or known.get("run") != seen.run or known.get("generation") != seen.generation:
+        return seen
+    return replace(
+        seen,
+        state=str(known["phase"]),
+        beat_age_s=seen.beat_age_s,
+        at_risk_s=known["at_risk_s"],
+        at_risk_bytes=known["at_risk_bytes"],
+        errors=str(known["error"] or ""),
+        errors_since=str(known["error_since"] or ""),
+    )
+
+
+def _view(opened: Context) -> RunView:
     from spotwarp.persistence.runlog.lease import read_beat
     from spotwarp.persistence.telemetry import read_latest
     from spotwarp.persistence.view import view
@@ -115,7 +138,9 @@ def _local_status(error: StoreError, *, as_json: bool) -> int:
 def _risk(seconds: float | None, size: int | None) -> str:
     if seconds is None:
         return "unknown: the holder has not said"
-    return f"{human_seconds(seconds)}" + (f", {human_bytes(size)} not stored" if size else "")
+    if size is None:
+        return f"{human_seconds(seconds)}, bytes unknown"
+    return f"{human_seconds(seconds)}, {human_bytes(size)} not stored" if size else human_seconds(seconds)
 
 
 def _when(number: int | None, age_s: float | None) -> str:
@@ -236,7 +261,8 @@ def check(
         render.facts(report)
     else:
         for problem in report["problems"]:
-            render.line(f"DAMAGED  {problem['what']}" + (f"  ({problem['key']})" if problem["key"] else ""))
+            files = ", ".join(problem["files"][:5])
+            render.line(f"DAMAGED  {problem['key']}: {problem['what']}" + (f"; needed by {files}" if files else ""))
         whole = ", ".join(str(n) for n in report["whole"]) or "none"
         render.line(f"checked {report['objects']} objects, {human_bytes(report['bytes'])}; whole snapshots: {whole}")
         if report["broken"]:
@@ -244,7 +270,8 @@ def check(
     if report["problems"]:
         raised: SpotWarpError = CorruptObject(
             f"{len(report['problems'])} problem(s) found",
-            hint="`spotwarp restore --snapshot N` works for every whole snapshot; `spotwarp sync` makes a new one.",
+            hint="`spotwarp sync` sends again what is still here."
+            + (" `spotwarp restore --snapshot N` works for every whole snapshot." if report["whole"] else ""),
         )
         if not as_json:
             raise raised

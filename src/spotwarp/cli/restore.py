@@ -43,7 +43,7 @@ def restore(
 
     Exit codes: 0 restored, 10 no such snapshot, 16 damaged, 17 store unavailable, 21 newer local work, 22 disk.
     """
-    from spotwarp.execution.restoring import restore_run
+    from spotwarp.execution.restore_verb import restore_run
 
     if force and to is not None:
         raise UsageError("--force is for the workspace; --to takes a new or empty directory")

@@ -48,24 +48,24 @@ class ExitStatus:
             return 128 + self.signal
         return 125 if self.code is None else self.code
 
-    def describe(self) -> str:
-        """The end in words, with the signal's name."""
+    def describe(self, *, by_us: bool = False) -> str:
+        """The end in words, with the signal's name; `by_us`: SpotWarp was ending it, so nobody else is suspected."""
         if self.signal is not None:
-            return f"killed by {_signal_words(self.signal)}"
+            return f"was killed by {_signal_words(self.signal, guess=not by_us)}"
         if self.code is None:
             return "ended, but its exit status was lost"
         number = self.code - 128
         if number in {int(known) for known in signal.valid_signals()}:
-            return f"exited with {self.code}, a shell's word for: killed by {_signal_words(number)}"
+            return f"exited with {self.code}, a shell's word for: killed by {_signal_words(number, guess=not by_us)}"
         return f"exited with {self.code}"
 
 
-def _signal_words(number: int) -> str:
+def _signal_words(number: int, *, guess: bool) -> str:
     try:
         known = signal.Signals(number)
     except ValueError:
         return f"signal {number}"
-    hint = _SIGNAL_HINTS.get(known)
+    hint = _SIGNAL_HINTS.get(known) if guess else None
     return f"{known.name} ({number})" + (f"; {hint}" if hint else "")
 
 

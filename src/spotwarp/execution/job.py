@@ -145,6 +145,8 @@ class _Job:
         self._only_stored = is_empty(self._root)
         if self._config.single_writer:
             self._say("single-writer: NOTHING stops a second machine from destroying this run; see that there is none")
+        if (over := self._already_complete()) is not None:
+            return over
         command = self._command()
         refuse_leftovers(self._root)
         self._restorer.recover()
@@ -163,6 +165,17 @@ class _Job:
             return self._supervised.run(self._lost)
         finally:
             heart.stop()
+
+    def _already_complete(self) -> Outcome | None:
+        """Running a finished job once more is no failure: a boot script may do it. Another command is refused later."""
+        head = self._log.head()
+        recorded = last_claim(self._log, head)
+        same = not self._wish.command or (recorded is not None and self._wish.command == recorded.command)
+        if head.state.terminal != "complete" or not same:
+            return None
+        words = f"run {self._log.run!r} is complete already; nothing was started"
+        self._say(f"{words} (`spotwarp restore` gives its result; another run: `--run NAME`)")
+        return Outcome(0, words, head.state.snapshot, "complete", head.state.generation)
 
     def _command(self) -> Command:
         head = self._log.head()
@@ -223,7 +236,7 @@ class _Job:
         who = Claimant(command, self._root, self._config.lease_s, self._wish.takeover)
         claimed = claim(self._log, self._repository.store, who, clock=self._clock, say=self._say)
         self._repository.enlist(self._log.run)
-        self._say(f"run {self._log.run!r}, generation {claimed.generation} ({claimed.cause})")
+        self._say(f"run {self._log.run!r}, generation {claimed.generation}: {_in_words(claimed.cause)}")
         return claimed
 
     def _catch_up(self, claimed: Claim) -> bool:
@@ -268,6 +281,19 @@ class _Job:
             return last[0]
 
         return read
+
+
+def _in_words(cause: str) -> str:
+    """Why a claim was made, for people."""
+    kind, _, number = cause.partition("@")
+    words = {
+        "first": "its first",
+        "sealed": f"goes on from generation {number}",
+        "deadline": "the machine before it had notice and its time is over",
+        "stale beat": "the machine before it has gone silent",
+        "takeover": "taken over, as asked",
+    }
+    return words.get(kind, cause)
 
 
 def sync_once(

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from spotwarp.config import DIRECTORY as OWN
-from spotwarp.execution.checkpoints import Checkpoint, CheckpointClass, in_the_way, judge, survey, walk
+from spotwarp.execution.checkpoints import Checkpoint, CheckpointClass, by_company, in_the_way, judge, survey, walk
 from spotwarp.persistence.manifest import DIRECTORY, CheckpointFact
 from spotwarp.persistence.scan import Scanned
 
@@ -28,8 +28,8 @@ def judge_all(root: Path, entries: Sequence[Scanned], *, settle_s: float) -> tup
     now_ns = _file_system_time(root) if settle_s else 0
     latest = _latest_change(entries, found.checkpoints) if settle_s else {}
     facts = []
-    for path in found.checkpoints:
-        verdict = judge(root, path)
+    for verdict in by_company(judge(root, path) for path in found.checkpoints):
+        path = verdict.path
         unsettled = settle_s > 0 and now_ns - latest.get(path, 0) < settle_s * 1e9
         if verdict.cls is not CheckpointClass.TORN and unsettled and needs_quiet(verdict):
             facts.append(_fact(verdict, cls="torn", reason=STILL_WRITTEN))
@@ -51,7 +51,7 @@ def needs_quiet(verdict: Checkpoint) -> bool:
 
 def blocking(root: Path) -> list[Checkpoint]:
     """The checkpoints on this disk that must be set aside before a trainer starts. Nothing may be writing."""
-    return in_the_way(judge(root, path) for path in survey(walk(root)).checkpoints)
+    return in_the_way(by_company(judge(root, path) for path in survey(walk(root)).checkpoints))
 
 
 def _fact(verdict: Checkpoint, *, cls: str | None = None, reason: str | None = None) -> CheckpointFact:

@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from spotwarp.clock import Clock
 from spotwarp.config import Config
-from spotwarp.errors import CorruptObject, RunEnded, SnapshotMissing, UsageError, WorkspaceFault
-from spotwarp.execution import localstate, lock
+from spotwarp.errors import CorruptObject, RunEnded, SnapshotMissing, WorkspaceFault
+from spotwarp.execution import localstate
 from spotwarp.execution.judging import blocking
-from spotwarp.execution.leftovers import refuse_leftovers
 from spotwarp.execution.localstate import Origin, Restoring, runtime
 from spotwarp.execution.workspace import (
     Choice,
@@ -34,13 +30,11 @@ from spotwarp.execution.workspace import (
 )
 from spotwarp.model import human_bytes, human_seconds
 from spotwarp.persistence import staging as stage
-from spotwarp.persistence.beneath import ancestors
-from spotwarp.persistence.entries import renamed_for_torn, shown, torn_name
-from spotwarp.persistence.envelope import digest
+from spotwarp.persistence.entries import shown, torn_name
 from spotwarp.persistence.index import digests_of
 from spotwarp.persistence.install import install, set_aside
-from spotwarp.persistence.manifest import DIRECTORY, FILE, Entry, Manifest
-from spotwarp.persistence.repository import Repository, choose, retained_snapshots
+from spotwarp.persistence.manifest import FILE, Manifest
+from spotwarp.persistence.repository import Repository, retained_snapshots
 from spotwarp.persistence.restore import FetchProgress, FetchReport, fetch
 from spotwarp.persistence.runlog.entry import Snapshot
 from spotwarp.persistence.runlog.log import Head, RunLog
@@ -201,6 +195,9 @@ class Restorer:
         self._mark(marker)
         self._place(marker, paths)
         self._seed(difference.manifest)
+        for fact in difference.manifest.checkpoints:
+            if fact.cls == "torn":
+                self._say(f"{shown(fact.path)}: it was not whole when it was stored ({fact.reason})")
         rate = human_bytes(report.bytes / max(report.duration_s, 1e-3))
         self._say(f"restored snapshot {snapshot.n} in {human_seconds(report.duration_s)} ({rate}/s)")
         return report
@@ -278,133 +275,6 @@ def progress_said(say: Say, clock: Clock, total: int) -> Callable[[FetchProgress
     return tell
 
 
-# ---- the verb ------------------------------------------------------------------------------------------------------
-
-
-def restore_run(
-    workspace: Path,
-    config: Config,
-    repository: Repository,
-    log: RunLog,
-    *,
-    wanted: str,
-    to: Path | None,
-    paths: tuple[str, ...],
-    force: bool,
-    clock: Clock,
-    say: Say,
-) -> dict[str, Any]:
-    """`spotwarp restore`: into the workspace, or to a new or empty directory. Returns the facts to print."""
-    head = log.existing_head()
-    snapshot = choose(log, head.state, wanted)
-    restorer = Restorer(workspace, config, repository, log, clock=clock, say=say)
-    started = clock.monotonic()
-    report: FetchReport | None
-    if to is not None:
-        report = _restore_to(repository, log, snapshot, to.absolute(), paths, clock=clock, say=say)
-        place = to
-    else:
-        with lock.hold(workspace, what="restore", since=clock.wall().isoformat(timespec="seconds")):
-            refuse_leftovers(workspace)
-            restorer.recover()
-            report = _restore_here(restorer, workspace, repository, log, head, snapshot, paths, force=force)
-        place = workspace
-    return {
-        "snapshot": snapshot.n,
-        "to": str(place),
-        "files": report.entries if report else 0,
-        "bytes": report.bytes if report else 0,
-        "read_bytes": report.read_bytes if report else 0,
-        "seconds": round(clock.monotonic() - started, 3),
-    }
-
-
-def _restore_here(
-    restorer: Restorer,
-    workspace: Path,
-    repository: Repository,
-    log: RunLog,
-    head: Head,
-    snapshot: Snapshot,
-    paths: tuple[str, ...],
-    *,
-    force: bool,
-) -> FetchReport | None:
-    origin = origin_of(workspace, repository, log)
-    difference = restorer.compare(snapshot, fresh=origin is None, origin=origin)
-    chosen = difference
-    if paths:
-        fetched = select(difference.fetch, paths, workspace, whole=difference.manifest)
-        touched = {e.path for e in fetched}
-        own = tuple(p for p in difference.own if p in touched)
-        chosen = Difference(difference.manifest, fetched, (), own)
-    clear = decide(
-        chosen, Choice.RESTORE if force else Choice.ASK, where=f"snapshot {snapshot.n}", fresh=origin is None
-    )
-    position = (origin or 0) if paths else head.state.snapshot
-    return restorer.put_in_place(snapshot, chosen, clear or (), position=position)
-
-
-def _restore_to(
-    repository: Repository,
-    log: RunLog,
-    snapshot: Snapshot,
-    to: Path,
-    paths: tuple[str, ...],
-    *,
-    clock: Clock,
-    say: Say,
-) -> FetchReport:
-    """Fetch beside the target and move it there; what an interrupted call of the same kind left is continued."""
-    manifest = renamed_for_torn(repository.manifest(log.run, snapshot), snapshot.n)
-    wanted = select(manifest.entries, paths, None, whole=manifest) if paths else manifest.entries
-    mark = f".spotwarp-part-{snapshot.n}" + (f"-{digest(*(p.encode() for p in paths)).hex()[:8]}" if paths else "")
-    staging = to.with_name(to.name + mark)
-    with lock.exclusive(to.with_name(to.name + ".spotwarp-lock"), what="restore --to"):
-        begun = stage.ready(staging) is not None  # whole, and perhaps half moved already
-        if not begun and to.exists() and (not to.is_dir() or any(to.iterdir())):
-            raise UsageError(f"{to} is not empty; nothing was written", hint="Give a new or empty directory.")
-        started = clock.monotonic()
-        if begun:
-            size = sum(e.size for e in wanted)
-            report = FetchReport(len(wanted), size, size, 0, 0.0)
-        else:
-            progress = progress_said(say, clock, sum(e.size for e in wanted))
-            report = fetch(
-                store=repository.store,
-                manifest=manifest,
-                wanted=wanted,
-                staging=staging,
-                clock=clock,
-                progress=progress,
-            )
-        aside = to.with_name(to.name + ".spotwarp-aside")
-        install(staging, to, aside=aside)
-        shutil.rmtree(aside, ignore_errors=True)
-        return replace(report, duration_s=clock.monotonic() - started)
-
-
-def select(
-    entries: Sequence[Entry], paths: tuple[str, ...], base: Path | None, *, whole: Manifest
-) -> tuple[Entry, ...]:
-    """The entries at or below `paths`, with the directories above them. Raises `SnapshotMissing` for a path that is
-    not there."""
-    names = []
-    for text in paths:
-        path = Path(text)
-        if base is not None and path.is_absolute() and path.is_relative_to(base):
-            path = path.relative_to(base)
-        name = str(path).encode("utf-8", "surrogateescape").strip(b"/")
-        if not any(e.path == name or e.path.startswith(name + b"/") for e in whole.entries):
-            raise SnapshotMissing(f"the snapshot has no {text!r}", hint="Paths are relative to the workspace.")
-        names.append(name)
-    chosen = [e for e in entries if any(e.path == n or e.path.startswith(n + b"/") for n in names)]
-    above = {e.path for e in chosen}
-    for path_below in list(above):
-        above.update(ancestors(path_below))
-    return tuple(e for e in entries if e.path in above and (e in chosen or e.kind == DIRECTORY))
-
-
 def refuse_ended(head: Head, run: str) -> None:
     """Raise `RunEnded` for a run that nothing can be added to."""
     if head.state.terminal:
@@ -412,6 +282,3 @@ def refuse_ended(head: Head, run: str) -> None:
             f"run {run!r} is {head.state.terminal}; there is nothing left to train in it",
             hint="`spotwarp restore` gives its result; start another with `spotwarp run --run NAME`.",
         )
-
-
-__all__ = ["Restorer", "WorkspaceFault", "refuse_ended", "restore_run", "seed_cache", "select"]

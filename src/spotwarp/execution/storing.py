@@ -19,6 +19,7 @@ from spotwarp.errors import (
     Interrupted,
     RunEnded,
     SpotWarpError,
+    StoreDenied,
     StoreError,
     StoreFull,
     StoreUnsupported,
@@ -40,6 +41,7 @@ AUTO_LEAST_S, AUTO_MOST_S, AUTO_SHARE = 15.0, 300.0, 0.1
 PRUNE_EVERY_S = 600.0
 SAMPLE_EVERY_S = 10.0
 RETRY_S = 5.0
+DENIED_S = 60.0
 PROGRESS_EVERY_S = 20.0
 _NAMED = 5
 
@@ -72,7 +74,10 @@ class Storing:
         self._told_error = ""
         self._told_skipped: set[bytes] = set()
         self._closing = False
+        self._dirty: int | None = None
+        """Bytes of files that are not stored as they are, at the last look."""
         self._told_prune = ""
+        self._patience = 0.0
         self.verified: Verified | None = None
         """The receipt of the last snapshot that was read back."""
         self.unreadable: tuple[str, ...] = ()
@@ -82,9 +87,9 @@ class Storing:
 
     # ---- the life --------------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """The command runs: the first interval begins."""
-        self._due = self._clock.monotonic() + self._interval()
+    def start(self, *, at_once: bool) -> None:
+        """The command runs: the first interval begins, or ends `at_once` where nothing is stored yet."""
+        self._due = self._clock.monotonic() + (0.0 if at_once else self._interval())
         threading.Thread(target=self._sample_on, name="telemetry", daemon=True).start()
 
     def end(self) -> None:
@@ -103,7 +108,8 @@ class Storing:
         trouble = self._syncer.facts.error or heart_error
         if trouble != self._told_error:
             self._told_error = trouble
-            self._say(f"NOT STORED: {trouble}; training goes on, trying again" if trouble else "storing works again")
+            going_on = "still trying" if self._closing else "training goes on, trying again"
+            self._say(f"NOT STORED: {trouble}; {going_on}" if trouble else "storing works again")
 
     def _interval(self) -> float:
         if self._config.interval_s is not None:
@@ -153,13 +159,13 @@ class Storing:
 
     def _final(self, deadline: Callable[[], float | None], before: Callable[[], object]) -> None:
         ok, again = False, True
-        patience = self._clock.monotonic() + self._config.patience_s
+        self._patience = self._clock.monotonic() + self._config.patience_s
         try:
             with contextlib.suppress(OSError):
                 before()
             while again and not ok:
                 ok, again = self._try(final=True, cancel=self._ended)
-                again = again and self._clock.monotonic() + RETRY_S < (deadline() or patience)
+                again = again and self._clock.monotonic() + RETRY_S < (deadline() or self._patience)
                 if again and not ok:
                     again = not self._clock.wait(self._ended, RETRY_S)
         finally:
@@ -182,6 +188,8 @@ class Storing:
             if isinstance(error, StoreFull) and self._config.prune:
                 self._make_room()
             # Even a denial can pass (renewed keys, a disk mounted again); what a store cannot do it will never do.
+            if isinstance(error, StoreDenied):
+                self._patience = min(self._patience, self._clock.monotonic() + DENIED_S)
             return False, isinstance(error, StoreError) and not isinstance(error, StoreUnsupported)
         else:
             return True, False
@@ -189,6 +197,7 @@ class Storing:
 
     def _took(self, done: Synced) -> None:
         self.verified, self._took_s, self.error = done.verified, done.duration_s, ""
+        self._dirty = 0
         self.unreadable = tuple(shown(one.path) for one in done.skipped if one.unreadable)
         new = [one for one in done.skipped if one.path not in self._told_skipped]
         self._told_skipped |= {one.path for one in new}
@@ -238,12 +247,17 @@ class Storing:
         best = newest_fact(facts.checkpoints)
         return {
             "at_risk_s": round(self._syncer.at_risk_s(), 1),
-            "at_risk_bytes": facts.pending_bytes,
+            "at_risk_bytes": self._dirty,
             "error": legible(facts.error),
             "error_since": facts.error_since,
             "step": best.step if best else None,
             "loss": best.loss if best else None,
         }
+
+    def look_at_risk(self) -> None:
+        """Look at the workspace for what is not stored; unknown when that cannot be told just now."""
+        with contextlib.suppress(SpotWarpError, OSError):
+            self._dirty = self._syncer.dirty_bytes()
 
     @property
     def last_snapshot(self) -> int | None:
@@ -253,6 +267,7 @@ class Storing:
 
     def _sample_on(self) -> None:
         while not self._clock.wait(self._ended, SAMPLE_EVERY_S):
+            self.look_at_risk()
             self._telemetry.add(self._sample())
         self._telemetry.flush()
 
@@ -262,7 +277,7 @@ class Storing:
         return Sample(
             wall=self._clock.wall().isoformat(timespec="seconds"),
             at_risk_s=round(self._syncer.at_risk_s(), 1),
-            at_risk_bytes=facts.pending_bytes,
+            at_risk_bytes=self._dirty or 0,
             step=best.step if best else None,
             loss=best.loss if best else None,
             read_bytes=facts.read_bytes,

@@ -120,6 +120,7 @@ class Supervised:
     def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """A request through the control socket, in a thread of its own."""
         if request.get("verb") == "status":
+            self._storing.look_at_risk()
             phase, facts = self.beat()
             last = self._storing.last_snapshot
             return {
@@ -193,7 +194,7 @@ class Supervised:
         self._tree = ProcessTree.start(start, cwd=cwd, env=env, stdio=self._pump.child_stdio)
         self._pump.start()
         self._phase = "training"
-        self._storing.start()
+        self._storing.start(at_once=not self._resumed)
         self._events.put(supervisor.Started(self._clock.monotonic()))  # before its end can be: a command may be short
         threading.Thread(target=self._await_tree, name="tree", daemon=True).start()
 
@@ -266,7 +267,8 @@ class Supervised:
         assert tree is not None  # noqa: S101 - started before this thread
         status = tree.wait_leader()
         if status is not None:
-            self._events.put(supervisor.ChildExited(status.shell_code, status.describe(), self._clock.monotonic()))
+            words = status.describe(by_us=self._phase == "ending")
+            self._events.put(supervisor.ChildExited(status.shell_code, words, self._clock.monotonic()))
         while tree.alive():
             self._clock.sleep(0.1)
         self._events.put(supervisor.TreeGone(self._clock.monotonic()))

@@ -249,6 +249,7 @@ class State:
     terminations: int = 0
     verdict: Exit | None = None  # decided already: no final sync, leave as soon as the tree is gone
     early: tuple[Event, ...] = ()  # came before `Started`
+    cut_off: bool = False  # the command ended by itself, but what it left running had to be ended
 
 
 Step = tuple[State, tuple[Action, ...]]
@@ -449,10 +450,15 @@ def _conclude(state: State, ok: bool) -> Step:
     words = "" if state.exited is None else f"; the command {state.exited.words}"
     if not ok:
         return _leave(state, Exit(125, f"the final sync failed: only what earlier snapshots hold is stored{words}"))
-    if state.cause is Cause.PREEMPTED:
+    interrupted = state.cut_off and state.deadline is not None  # what was ended may have been the work itself
+    if state.cause is Cause.PREEMPTED or (interrupted and code == 0):
         seal, end = Seal("preempted", code), Exit(75, f"preempted, everything is stored{words}")
     elif state.cause is Cause.STOPPED:
         seal, end = Seal("stopped", code), Exit(130, f"stopped, everything is stored{words}")
+    elif code == 0 and state.cut_off:
+        # Nobody can say that the work was done: perhaps the command only started it.
+        words = "the command ended but left processes running, which were ended: not complete; everything is stored"
+        seal, end = Seal("stopped", code), Exit(125, words)
     elif code == 0:
         seal, end = Seal("complete", code), Exit(0, "complete, everything is stored")
     else:
@@ -474,6 +480,8 @@ def _tick(state: State, now: float) -> Step:
         return _leave(state, state.verdict or late)
     if state.act_at is None or now < state.act_at:
         return state, ()
+    if state.phase is Phase.LEAVING:
+        state = replace(state, cut_off=True)
     said = {
         Phase.LEAVING: f"the command ended but left processes running for {state.policy.linger_s:g} s: ending them",
         Phase.SAVING: "the time to save is over: ending the command",

@@ -28,13 +28,13 @@ from spotwarp.execution.judging import judge_all
 from spotwarp.execution.localstate import Origin, runtime
 from spotwarp.persistence.backup import Progress, Uploaded, backup
 from spotwarp.persistence.excludes import Excludes
-from spotwarp.persistence.manifest import CheckpointFact, Manifest, Skipped, without_packs
+from spotwarp.persistence.manifest import FILE, CheckpointFact, Manifest, Skipped, without_packs
 from spotwarp.persistence.receipts import Base, BaseForgotten, Committed, Verified, commit, verify
 from spotwarp.persistence.repository import Repository
 from spotwarp.persistence.retention import Retention
 from spotwarp.persistence.runlog.entry import Snapshot
 from spotwarp.persistence.runlog.log import RunLog
-from spotwarp.persistence.scan import Scanned
+from spotwarp.persistence.scan import Scanned, scan
 from spotwarp.persistence.statcache import StatCache
 from spotwarp.persistence.store.api import Store
 
@@ -107,6 +107,8 @@ class Syncer:
         self._known = _Known()
         self._cache = StatCache.load(runtime(workspace) / localstate.STATCACHE, workspace)
         self._told_fault = False
+        status = workspace.stat()
+        self._place = (status.st_dev, status.st_ino)
         self.facts = Facts(safe_since=clock.monotonic())
 
     def sync(
@@ -209,6 +211,7 @@ class Syncer:
         settle_s = 0.0 if quiet else self._config.settle_s
 
         def judge(root: Path, entries: Sequence[Scanned]) -> tuple[CheckpointFact, ...]:
+            self._refuse_emptied(entries, base)
             return judge_all(root, entries, settle_s=settle_s)
 
         def meter(now: Progress) -> None:
@@ -232,6 +235,20 @@ class Syncer:
             cancel=cancel,
             always=final,
         )
+
+    def _refuse_emptied(self, entries: Sequence[Scanned], base: Base) -> None:
+        """A workspace that was unmounted, replaced or emptied is a fault, not an update. Raises `WorkspaceFault`."""
+        status = self._root.stat()
+        if (status.st_dev, status.st_ino) != self._place:
+            raise WorkspaceFault(
+                f"{self._root} is another directory now: unmounted or replaced", hint="The last snapshot is untouched."
+            )
+        held = sum(1 for e in base.manifest.entries if e.kind == FILE and not _own(e.path)) if base.manifest else 0
+        if held and not any(e.kind == FILE and not _own(e.path) for e in entries):
+            raise WorkspaceFault(
+                f"{self._root} is empty, but its last snapshot has {held} file(s): moved away or deleted?",
+                hint="The last snapshot is untouched; `spotwarp restore` brings it back. Put a file there to mean it.",
+            )
 
     def _about_to_commit(self, uploaded: Uploaded) -> None:
         """Let whoever starts here after our death know the commit for its own, if it stands (R3 for the next life)."""
@@ -298,10 +315,29 @@ class Syncer:
             self.facts.error = words
             self.facts.error_since = self.facts.error_since or self._clock.wall().isoformat(timespec="seconds")
 
+    def dirty_bytes(self) -> int:
+        """Bytes of files that are not stored as they are now. While a sync is at work, what it has to read.
+
+        Raises `WorkspaceFault`.
+        """
+        if not self._one.acquire(blocking=False):
+            with self._guard:
+                return self.facts.pending_bytes
+        try:
+            entries = scan(self._root, Excludes(self._excludes())).entries
+            return sum(e.size for e in entries if e.kind == FILE and self._cache.lookup(e) is None)
+        finally:
+            self._one.release()
+
     def at_risk_s(self) -> float:
         """Seconds of work that are stored nowhere, at most."""
         with self._guard:
             return max(0.0, self._clock.monotonic() - self.facts.safe_since)
+
+
+def _own(path: bytes) -> bool:
+    """Whether a path is SpotWarp's own and not the user's."""
+    return path.startswith(b".spotwarp/")
 
 
 def read_back(store: Store, run: str, committed: Committed, *, thorough: bool) -> Verified:

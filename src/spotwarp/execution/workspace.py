@@ -166,7 +166,16 @@ def manifest_at(repository: Repository, log: RunLog, number: int) -> Manifest | 
         return None
 
 
-def decide(difference: Difference, choice: Choice, *, where: str, fresh: bool) -> tuple[bytes, ...] | None:
+RUN_HINT = (
+    "`--restore` sets it aside under .spotwarp/set-aside/ and takes the run's state; "
+    "`--keep-local` goes on from what is here; or use an empty directory. Nothing was changed."
+)
+VERB_HINT = "`--force` sets it aside under .spotwarp/set-aside/; `--to DIR` restores elsewhere. Nothing was changed."
+
+
+def decide(
+    difference: Difference, choice: Choice, *, where: str, fresh: bool, hint: str = RUN_HINT
+) -> tuple[bytes, ...] | None:
     """The paths to set aside before restoring, or None to leave the workspace as it is. Raises `LocalWork`."""
     if not difference.own:
         return difference.stale
@@ -179,8 +188,7 @@ def decide(difference: Difference, choice: Choice, *, where: str, fresh: bool) -
     been = "is not from this run" if fresh else f"is behind {where}"
     raise LocalWork(
         f"this workspace {been}, but has work that is stored nowhere: {some}{more}",
-        hint="`--restore` sets it aside under .spotwarp/set-aside/ and takes the run's state; "
-        "`--keep-local` goes on from what is here; or use an empty directory. Nothing was changed.",
+        hint=hint,
     )
 
 

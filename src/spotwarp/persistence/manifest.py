@@ -78,7 +78,7 @@ class CheckpointFact(msgspec.Struct, array_like=True, frozen=True):
 
     path: builtins.bytes
     cls: str
-    """`resumable`, `weights-only` or `torn`."""
+    """`resumable`, `weights-only`, `unknown` or `torn`."""
     step: int | None = None
     framework: str = ""
     reason: str = ""

@@ -230,13 +230,30 @@ def test_sigterm_again_ends_the_command_now_and_a_third_time_everything() -> Non
     assert codes(play(TERM)) == [EndTree(0), 125]
 
 
-def test_a_command_that_had_ended_before_the_notice_is_complete() -> None:
+def test_what_a_command_left_running_is_preempted_by_a_notice() -> None:
+    """It may be the work itself, started in the background."""
     play = Play()
     play(ChildExited(0, "exited with 0", 10))
     assert play(Notice(20, "test", 12)) == [WriteNotice(10, "test"), SignalTree(Sig.TERM)]
     assert play(Tick(20)) == [EndTree(2.4)]
     assert play(TreeGone(20)) == [FinalSync(32)]
-    assert codes(play(ok(21))) == [Seal("complete", 0), 0]
+    assert codes(play(ok(21))) == [Seal("preempted", 0), 75]
+
+
+def test_a_command_that_had_ended_before_the_notice_is_complete() -> None:
+    play = Play()
+    play(ChildExited(0, "exited with 0", 10))
+    play(Notice(20, "test", 12))
+    assert play(TreeGone(13)) == [FinalSync(32)]  # what it left ended by itself
+    assert codes(play(ok(14))) == [Seal("complete", 0), 0]
+
+
+def test_what_had_to_be_ended_is_not_complete() -> None:
+    play = Play()
+    play(ChildExited(0, "exited with 0", 10))
+    assert EndTree(5.0) in play(Tick(21))
+    assert play(TreeGone(22)) == [FinalSync(None)]
+    assert codes(play(ok(23))) == [Seal("stopped", 0), 125]
 
 
 def test_a_notice_during_the_final_sync_gives_it_a_deadline() -> None:

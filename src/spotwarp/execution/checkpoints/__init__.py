@@ -5,7 +5,7 @@ waiting, no torch, and nothing is ever unpickled. The caller decides when a dire
 about a torn one.
 """
 
-from spotwarp.execution.checkpoints.checkpoint import Checkpoint, CheckpointClass, in_the_way, newest
+from spotwarp.execution.checkpoints.checkpoint import Checkpoint, CheckpointClass, by_company, in_the_way, newest
 from spotwarp.execution.checkpoints.find import Survey, find, step_of, survey, walk
 from spotwarp.execution.checkpoints.judge import judge
 from spotwarp.execution.checkpoints.members import Signature, seen
@@ -15,6 +15,7 @@ __all__ = [
     "CheckpointClass",
     "Signature",
     "Survey",
+    "by_company",
     "find",
     "in_the_way",
     "judge",

@@ -1,6 +1,6 @@
 """The verdict on one checkpoint, and what follows from several.
 
-Owns the three classes and the choice among checkpoints. Never looks at a file or a time: order is the step number,
+Owns the classes and the choice among checkpoints. Never looks at a file or a time: order is the step number,
 as a number.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
@@ -19,6 +19,9 @@ class CheckpointClass(StrEnum):
     """Parsed, its set whole: training goes on as if never interrupted."""
     WEIGHTS_ONLY = "weights-only"
     """A whole model without optimiser, scheduler and random state: good to use, not to resume from."""
+    UNKNOWN = "unknown"
+    """Of a layout that is not known here: nothing in it is damaged, and whether it is whole only its trainer can
+    tell."""
     TORN = "torn"
     """Something of it is missing, cut short or damaged."""
 
@@ -69,6 +72,22 @@ def in_the_way(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
         return one.cls is CheckpointClass.TORN
 
     return sorted(filter(blocks, numbered), key=lambda c: c.path)
+
+
+def by_company(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
+    """The verdicts once more, each in the light of its neighbours.
+
+    Beside a resumable checkpoint a directory of an unknown layout is of the same trainer, which then has left something
+    out: torn. Alone it may be another trainer's and whole.
+    """
+    judged = list(checkpoints)
+    known = {posixpath.dirname(one.path) for one in judged if one.cls is CheckpointClass.RESUMABLE}
+    return [
+        replace(one, cls=CheckpointClass.TORN)
+        if one.cls is CheckpointClass.UNKNOWN and posixpath.dirname(one.path) in known
+        else one
+        for one in judged
+    ]
 
 
 def _order(one: Checkpoint) -> tuple[int, bytes]:

@@ -27,6 +27,17 @@ _XLA = re.compile(r"rank(\d+)-of-(\d+)-optimizer\.pt")
 _ZERO = re.compile(r"([^/]+)/.*zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt")
 _PIECE = re.compile(r"[^/]+/__(\d+)_\d+\.distcp|[^/]+/.*zero_pp_rank_(\d+)_mp_rank_\d+_optim_states\.pt")
 _SHARD = re.compile(r"(model|pytorch_model)-(\d+)-of-(\d+)\.(safetensors|bin)")
+_OURS = re.compile(
+    r"(model|pytorch_model|adapter_model|consolidated)[-.0-9a-z_]*\.(safetensors|bin)(\.index\.json)?"
+    r"|(adapter_config|config|generation_config|tokenizer|tokenizer_config|special_tokens_map|vocab|added_tokens"
+    r"|preprocessor_config|processor_config|video_preprocessor_config|quantize_config|trainer_state)\.json"
+    r"|(tokenizer|spiece|sentencepiece\.bpe|spm|source|target)\.(model|spm)"
+    r"|training_args\.bin|optimizer\.(pt|bin)|optimizer\.pt_.*|rank\d+-of-\d+-optimizer\.pt|scheduler\.pt|scaler\.pt"
+    r"|rng_state(_\d+)?\.pth|user_content\.pt|latest|zero_to_fp32\.py|[^/]+\.(md|txt|jinja|tiktoken)"
+    r"|(global_step|pytorch_model_fsdp|optimizer)[^/]*/.*|[^/]+/adapter_(model|config)\.(safetensors|bin|json)|[^/]+/README\.md"
+    r"|additional_chat_templates/.*"
+)
+"""Every name that this trainer writes into a checkpoint; another name is another trainer's, or a user's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +58,7 @@ def classify(facts: Facts, *, world_size: int | None = None) -> Verdict:
     ranks = _ranks(facts)
     faults = [f"{INCOMPLETE} says that it was being written"] if INCOMPLETE in facts.names else []
     faults += [*facts.faults, *_weight_faults(facts), *_optimizer_faults(facts)]
+    damaged, foreign = bool(faults), sorted(name for name in facts.names if not _OURS.fullmatch(name))
     if not _has_weights(facts):
         faults.append("it has no weights")
     saved = {
@@ -67,6 +79,9 @@ def classify(facts: Facts, *, world_size: int | None = None) -> Verdict:
     elif STATE in facts.documents:
         faults += _state_faults(state)
     faults += _rank_faults(facts, ranks, _expected_ranks(state) if world_size is None else world_size, count)
+    if faults and foreign and not damaged:
+        # What it lacks for this trainer proves nothing if it is another's.
+        return Verdict(CheckpointClass.UNKNOWN, f"of a layout that is not known here ({show(foreign[0])})", loss, count)
     return Verdict(CheckpointClass.TORN if faults else CheckpointClass.RESUMABLE, _join(faults), loss, count)
 
 
