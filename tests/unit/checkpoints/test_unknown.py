@@ -9,24 +9,25 @@ import pytest
 from spotwarp.execution.checkpoints import CheckpointClass, by_company, in_the_way, judge
 from spotwarp.testing.checkpoints import huggingface_files, safetensors_file, torch_file, write_files
 
+WEIGHTS = safetensors_file({"w": b"x" * 64})
 LAYOUTS = {
     "numpy": {"state.json": b"{}", "weights.npz": b"PK"},
     "json alone": {"state.json": b"{}"},
     "one torch file": {"model.pt": torch_file(b"x" * 100)},
     "own weights": {"model.bin": b"xyz", "trainer_state.json": b'{"global_step": 3}'},
     "own state": {
-        "model.safetensors": safetensors_file({"w": b"x" * 64}),
+        "model.safetensors": WEIGHTS,
         "optimizer.pt": torch_file(b"x"),
         "state.json": b"{}",
     },
     "accelerate": {
-        "model.safetensors": safetensors_file({"w": b"x" * 64}),
+        "model.safetensors": WEIGHTS,
         "optimizer.bin": torch_file(b"x"),
         "scheduler.bin": torch_file(b"y"),
         "random_states_0.pkl": b"\x80\x02.",
     },
     "diffusers": {
-        "unet/diffusion_pytorch_model.safetensors": safetensors_file({"w": b"x" * 64}),
+        "unet/diffusion_pytorch_model.safetensors": WEIGHTS,
         "optimizer.bin": torch_file(b"x"),
     },
 }
@@ -48,7 +49,7 @@ def test_an_unknown_layout_is_neither_resumable_nor_torn(foreign: Path) -> None:
 def test_damage_in_a_known_file_is_torn_whatever_the_layout(tmp_path: Path) -> None:
     write_files(
         tmp_path / "checkpoint-10",
-        {**LAYOUTS["accelerate"], "model.safetensors": safetensors_file({"w": b"x" * 64})[:-1]},
+        {**LAYOUTS["accelerate"], "model.safetensors": WEIGHTS[:-1]},
     )
     assert judge(tmp_path, b"checkpoint-10").cls is CheckpointClass.TORN
 

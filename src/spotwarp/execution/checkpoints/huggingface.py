@@ -28,7 +28,7 @@ _ZERO = re.compile(r"([^/]+)/.*zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt
 _PIECE = re.compile(r"[^/]+/__(\d+)_\d+\.distcp|[^/]+/.*zero_pp_rank_(\d+)_mp_rank_\d+_optim_states\.pt")
 _SHARD = re.compile(r"(model|pytorch_model)-(\d+)-of-(\d+)\.(safetensors|bin)")
 _OURS = re.compile(
-    r"(model|pytorch_model|adapter_model|consolidated)[-.0-9a-z_]*\.(safetensors|bin)(\.index\.json)?"
+    r"(model|adapter_model)[-.0-9a-z_]*\.safetensors(\.index\.json)?|(pytorch_model|adapter_model)[-.0-9a-z_]*\.bin(\.index\.json)?"
     r"|(adapter_config|config|generation_config|tokenizer|tokenizer_config|special_tokens_map|vocab|added_tokens"
     r"|preprocessor_config|processor_config|video_preprocessor_config|quantize_config|trainer_state)\.json"
     r"|(tokenizer|spiece|sentencepiece\.bpe|spm|source|target)\.(model|spm)"
