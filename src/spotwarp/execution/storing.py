@@ -42,6 +42,7 @@ PRUNE_EVERY_S = 600.0
 SAMPLE_EVERY_S = 10.0
 RETRY_S = 5.0
 DENIED_S = 60.0
+LOOK_SHARE = 0.02
 PROGRESS_EVERY_S = 20.0
 _NAMED = 5
 
@@ -74,6 +75,7 @@ class Storing:
         self._told_error = ""
         self._told_skipped: set[bytes] = set()
         self._closing = False
+        self._look_due = 0.0
         self._dirty: int | None = None
         """Bytes of files that are not stored as they are, at the last look."""
         self._told_prune = ""
@@ -256,8 +258,11 @@ class Storing:
 
     def look_at_risk(self) -> None:
         """Look at the workspace for what is not stored; unknown when that cannot be told just now."""
+        started = self._clock.monotonic()
         with contextlib.suppress(SpotWarpError, OSError):
             self._dirty = self._syncer.dirty_bytes()
+        # A large workspace is looked at more seldom: looking must not cost what storing would.
+        self._look_due = started + (self._clock.monotonic() - started) / LOOK_SHARE
 
     @property
     def last_snapshot(self) -> int | None:
@@ -267,7 +272,8 @@ class Storing:
 
     def _sample_on(self) -> None:
         while not self._clock.wait(self._ended, SAMPLE_EVERY_S):
-            self.look_at_risk()
+            if self._clock.monotonic() >= self._look_due:
+                self.look_at_risk()
             self._telemetry.add(self._sample())
         self._telemetry.flush()
 
