@@ -21,7 +21,7 @@ from spotwarp.persistence.beneath import ancestors
 from spotwarp.persistence.entries import renamed_for_torn
 from spotwarp.persistence.envelope import digest
 from spotwarp.persistence.install import install
-from spotwarp.persistence.manifest import DIRECTORY, Entry, Manifest
+from spotwarp.persistence.manifest import DIRECTORY, FILE, Entry, Manifest
 from spotwarp.persistence.repository import Repository, choose
 from spotwarp.persistence.restore import FetchReport, fetch
 from spotwarp.persistence.runlog.entry import Snapshot
@@ -59,7 +59,7 @@ def restore_run(
     return {
         "snapshot": snapshot.n,
         "to": str(place),
-        "files": report.entries if report else 0,
+        "files": report.files if report else 0,
         "bytes": report.bytes if report else 0,
         "read_bytes": report.read_bytes if report else 0,
         "seconds": round(clock.monotonic() - started, 3),
@@ -118,7 +118,8 @@ def _restore_to(
         started = clock.monotonic()
         if begun:
             size = sum(e.size for e in wanted)
-            report = FetchReport(len(wanted), size, size, 0, 0.0)
+            files = sum(1 for e in wanted if e.kind == FILE)
+            report = FetchReport(len(wanted), files, size, size, 0, 0.0)
         else:
             progress = progress_said(say, clock, sum(e.size for e in wanted))
             try:

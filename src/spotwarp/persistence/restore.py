@@ -51,9 +51,11 @@ class FetchProgress:
 
 @dataclass(frozen=True, slots=True)
 class FetchReport:
-    """What a fetch did: entries staged, bytes of content, how many were there already, bytes read from the store."""
+    """What a fetch did: entries staged and files among them, bytes of content, how many were there already, bytes
+    read from the store."""
 
     entries: int
+    files: int
     bytes: int
     kept_bytes: int
     read_bytes: int
@@ -84,7 +86,8 @@ def fetch(
         resumed = stage.begin(staging, manifest, entries)
         work = _Fetch(store, manifest, entries, staging, options or FetchOptions(), progress, cancel)
         work.run(resumed=resumed)
-    return FetchReport(len(entries), work.total, work.kept, work.read, clock.monotonic() - started)
+    files = sum(1 for entry in entries if entry.kind == FILE)
+    return FetchReport(len(entries), files, work.total, work.kept, work.read, clock.monotonic() - started)
 
 
 @contextlib.contextmanager
