@@ -50,7 +50,7 @@ def status(
         seen = _with_local(_view(opened), opened)
     except StoreError as error:
         return _local_status(error, as_json=as_json)
-    failing = 1 if seen.errors or seen.state == "silent" else 0
+    failing = 1 if seen.errors or (seen.state == "silent" and not seen.readonly) else 0
     if as_json:
         render.facts(asdict(seen))
         return failing
