@@ -137,7 +137,7 @@ def test_a_preemption_is_acted_upon_though_nobody_reads_our_words(ws: Machine, f
     program = training(ws, stderr=full)
     program.send(signal.SIGTERM)
     program.until((ws.path / "saved").exists, "the command to be told", 15)
-    until(lambda: ws.facts("status")["state"] == "preempted", "the seal", 30)
+    until(lambda: ws.facts("status", code=None)["state"] == "preempted", "the seal", 30)
     if program.process.poll() is None:
         program.send(signal.SIGTERM)
         program.send(signal.SIGINT)
