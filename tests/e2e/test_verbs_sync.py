@@ -84,7 +84,9 @@ def test_behind_the_run_it_refuses(ws: Machine, rent: Rent) -> None:
 def test_another_machines_run_is_waited_for_and_left_alone(ws: Machine, rent: Rent) -> None:
     program = ws.start("run", "--command", "touch ready; sleep 600")
     program.until((ws.path / "ready").exists)
+    program.until(ws.snapshots, "the first snapshot")
     other = rent("other").init()
+    other("restore")
     waiting = other.start("sync")
     waiting.until(lambda: "holds the run" in waiting.err)
     assert str(program.process.pid) in waiting.err
