@@ -7,19 +7,19 @@ one suggested and the line. No secret is ever read from or written to it (I11).
 from __future__ import annotations
 
 import difflib
-import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from spotwarp.errors import ConfigError, UsageError, WorkspaceFault
+from spotwarp.errors import ConfigError, UsageError
 
 DIRECTORY: Final = ".spotwarp"
 FILE: Final = "config.yaml"
 
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SIZES: Final = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "kB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
@@ -116,12 +116,34 @@ def _run(value: object) -> str:
         raise ValueError(f"{error}") from error
 
 
-def _patterns(value: object) -> tuple[str, ...]:
+def patterns(value: object) -> tuple[str, ...]:
+    """The lines of an exclude list. Raises `ValueError`."""
     if value is None:
         return ()
     if not isinstance(value, list) or not all(isinstance(p, str) and p.strip() for p in value):
         raise ValueError("must be a list of patterns")
     return tuple(str(p) for p in value)
+
+
+def _names(value: object) -> tuple[str, ...]:
+    """Names of environment variables, as a list or as one text with commas between them."""
+    names = re.split(r"[,\s]+", value.strip()) if isinstance(value, str) else value
+    if names is None or names == [""]:
+        return ()
+    if not isinstance(names, list) or not all(isinstance(n, str) and _VARIABLE.fullmatch(n) for n in names):
+        raise ValueError("must be a list of names of environment variables (never their values)")
+    return tuple(dict.fromkeys(names))
+
+
+def _targets(value: object) -> tuple[str, ...]:
+    """Commands, http(s) URLs and `env:NAME`, one or a list of them."""
+    targets = [value] if isinstance(value, str) and value.strip() else value or []
+    if not isinstance(targets, list) or not all(isinstance(t, str) and t.strip() for t in targets):
+        raise ValueError("must be a command, a URL, env:NAME, or a list of these")
+    for target in targets:
+        if target.startswith("env:") and not _VARIABLE.fullmatch(target[4:]):
+            raise ValueError("has an env: that names no variable")
+    return tuple(targets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +238,39 @@ OPTIONS: Final = (
         "The command's output is kept in .spotwarp/log/, at most this much of it.",
     ),
     Option(
+        "notify",
+        "[]",
+        _targets,
+        "Who is told when the backup stalls or recovers, and when the run is preempted, resumed, failed or done:\n"
+        "a shell command (JSON on stdin, facts in SPOTWARP_EVENT...), an http(s) URL (the same JSON as a POST),\n"
+        "env:NAME where the variable NAME holds one of these (an address can be a secret), or a list of them.",
+    ),
+    Option(
+        "stall_intervals",
+        "3",
+        _count(1, 1000),
+        "The backup counts as stalled when it has been failing for so many intervals ...",
+    ),
+    Option(
+        "stall_after",
+        "10m",
+        _bounded(1, 86400),
+        "... or for this long, whichever comes first.",
+    ),
+    Option(
+        "secrets",
+        "[]",
+        _names,
+        "Names of environment variables that the command needs. `run` refuses to start while one is empty.\n"
+        "Their values are never stored: where the command prints one, the stored log has *** instead.",
+    ),
+    Option(
+        "allow_other_shape",
+        "false",
+        _flag,
+        "Resume with another number of processes or GPUs than the checkpoint was written by.",
+    ),
+    Option(
         "single_writer",
         "false",
         _flag,
@@ -225,7 +280,7 @@ OPTIONS: Final = (
     Option(
         "exclude",
         "[]",
-        _patterns,
+        patterns,
         "What not to store, in .gitignore syntax. Always excluded: __pycache__/, SpotWarp's own\n"
         "runtime files, and certain secrets such as .env. Virtual environments are stored unless listed here.",
     ),
@@ -250,10 +305,17 @@ class Config:
     prune: bool
     log_limit: int
     single_writer: bool
+    notify: tuple[str, ...] = field(default=(), repr=False)  # an address can be a secret
+    stall_intervals: int = 3
+    stall_after_s: float = 600.0
+    secrets: tuple[str, ...] = ()
+    allow_other_shape: bool = False
     exclude: tuple[str, ...] = field(default=())
 
 
-_FIELDS: Final = {name: f"{name}_s" for name in ("interval", "lease", "grace", "linger", "patience", "settle")}
+_FIELDS: Final = {
+    name: f"{name}_s" for name in ("interval", "lease", "grace", "linger", "patience", "settle", "stall_after")
+}
 
 
 def path_in(workspace: Path) -> Path:
@@ -275,7 +337,7 @@ def load(workspace: Path, *, env: Mapping[str, str], overrides: Mapping[str, obj
     Raises `ConfigError` with file, line and the nearest known key.
     """
     values = {option.name: (option.default, "the default") for option in OPTIONS}
-    given, lines = _read(path_in(workspace))
+    given, lines = read(path_in(workspace))
     merged: dict[str, tuple[object, str]] = dict(values)
     merged |= {name: (value, f"{path_in(workspace)}, line {lines.get(name, 1)}") for name, value in given.items()}
     for option in OPTIONS:
@@ -288,12 +350,13 @@ def load(workspace: Path, *, env: Mapping[str, str], overrides: Mapping[str, obj
     parsed: dict[str, Any] = {}
     for option in OPTIONS:
         value, source = merged[option.name]
-        if option.name == "exclude" and value == "[]":
+        if value == "[]" == option.default:
             value = []
         try:
             parsed[_FIELDS.get(option.name, option.name)] = option.parse(value)
         except ValueError as error:
-            raise ConfigError(f"{option.name}: {value!r} {error} ({source})", hint=_first_line(option)) from error
+            shown = "its value" if option.name == "notify" else repr(value)  # an address can be a secret
+            raise ConfigError(f"{option.name}: {shown} {error} ({source})", hint=_first_line(option)) from error
     return Config(**parsed)
 
 
@@ -301,7 +364,7 @@ def _first_line(option: Option) -> str:
     return option.comment.split("\n")[0]
 
 
-def _read(path: Path) -> tuple[dict[str, object], dict[str, int]]:
+def read(path: Path) -> tuple[dict[str, object], dict[str, int]]:
     """Keys and values of the file, and the line of each key. Raises `ConfigError`."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
@@ -364,47 +427,3 @@ def _quoted(text: str) -> str:
     if re.fullmatch(r"[A-Za-z0-9/][A-Za-z0-9_./+@=:-]*", text) and ": " not in text and not text.endswith(":"):
         return text
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-def write(workspace: Path, text: str) -> None:
-    """Replace the config file whole, durably, readable only by its owner. Raises `WorkspaceFault`."""
-    path = path_in(workspace)
-    temporary = path.with_name(f".{FILE}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with os.fdopen(
-            os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w", encoding="utf-8"
-        ) as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(path)
-    except OSError as error:
-        raise WorkspaceFault(f"{path} cannot be written: {error}", hint="Is the disk full or read-only?") from error
-
-
-def add_exclude(workspace: Path, patterns: list[str]) -> list[str]:
-    """Add patterns to `exclude`, keeping every comment. Returns those that were new. Raises `UsageError`."""
-    import io
-
-    from ruamel.yaml import YAML
-
-    path = path_in(workspace)
-    given, lines = _read(path)
-    try:
-        present = _patterns(given.get("exclude"))
-    except ValueError as error:
-        line = lines.get("exclude", 1)
-        raise ConfigError(f"exclude {error} ({path}, line {line})", hint="Mend that line.") from error
-    if not all(pattern.strip() and pattern.isprintable() for pattern in patterns):
-        raise UsageError("a pattern cannot be empty or hold a control character", hint="spotwarp exclude 'venv/'")
-    new = [p for p in dict.fromkeys(patterns) if p not in present]
-    if new:
-        yaml = YAML(typ="rt")
-        yaml.indent(mapping=2, sequence=4, offset=2)
-        data = yaml.load(path.read_text("utf-8"))
-        data["exclude"] = [*present, *new]
-        out = io.StringIO()
-        yaml.dump(data, out)
-        write(workspace, out.getvalue())
-    return new

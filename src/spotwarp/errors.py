@@ -27,6 +27,8 @@
      │  ├ AlreadyRunning     11   this workspace already has a SpotWarp at work
      │  ├ LocalWork          21   the workspace has newer work than the run; the user must choose
      │  ├ WorkspaceFault     22   the workspace is missing, unreadable or full
+     │  ├ SecretMissing      125  a variable that `secrets` names is empty
+     │  ├ OtherShape         125  not as many processes or GPUs as the checkpoint was written by
      │  ├ CommandNotFound    127
      │  └ CommandNotRunnable 126
      └ Interrupted           130
@@ -221,6 +223,14 @@ class WorkspaceFault(ExecutionError):
 
     exit_code = 22
     usual_hint = "Is the disk full, read-only or somebody else's?"
+
+
+class SecretMissing(ExecutionError):
+    """A variable that the option `secrets` names is not set, or empty."""
+
+
+class OtherShape(ExecutionError):
+    """This machine or command does not have the number of processes or GPUs that the checkpoint was written by."""
 
 
 class CommandNotFound(ExecutionError):

@@ -146,6 +146,7 @@ def _create(
     workspace: Path, settled: _Settled, store: object, clock: Clock, rng: Rng, *, rate: float
 ) -> dict[str, object]:
     from spotwarp import config
+    from spotwarp.configfile import write
     from spotwarp.execution import localstate
     from spotwarp.persistence.repository import create
     from spotwarp.persistence.store.single_writer import SingleWriterStore
@@ -163,7 +164,7 @@ def _create(
         }
         if excludes:
             values["exclude"] = excludes
-        config.write(workspace, config.render(values))
+        write(workspace, config.render(values))
     localstate.save(localstate.runtime(workspace) / localstate.RATE, localstate.Rate(rate))
     return {
         "repository": repository.identity.id,

@@ -7,7 +7,8 @@ import typer
 from spotwarp import errors
 from spotwarp.cli import render
 from spotwarp.cli.context import enter, here
-from spotwarp.config import add_exclude, find_workspace
+from spotwarp.config import find_workspace
+from spotwarp.configfile import add_exclude
 from spotwarp.errors import ExecutionError
 from spotwarp.model import human_bytes
 
