@@ -82,8 +82,8 @@ class Storing:
         self._patience = 0.0
         self.verified: Verified | None = None
         """The receipt of the last snapshot that was read back."""
-        self.unreadable: tuple[str, ...] = ()
-        """What the last snapshot lacks because it could not be read."""
+        self.lacking = ""
+        """What the last snapshot lacks, in words: what could not be read, or came too late. Empty: nothing."""
         self.error = ""
         """Why the last sync failed; empty when it did not."""
 
@@ -166,7 +166,7 @@ class Storing:
             with contextlib.suppress(OSError):
                 before()
             while again and not ok:
-                ok, again = self._try(final=True, cancel=self._ended)
+                ok, again = self._try(final=True, cancel=self._ended, deadline=deadline)
                 again = again and self._clock.monotonic() + RETRY_S < (deadline() or self._patience)
                 if again and not ok:
                     again = not self._clock.wait(self._ended, RETRY_S)
@@ -177,10 +177,13 @@ class Storing:
         self._due = self._clock.monotonic() + self._interval()
         self._post(supervisor.SyncFinished(ok, self._clock.monotonic()))
 
-    def _try(self, *, final: bool, cancel: threading.Event) -> tuple[bool, bool]:
+    def _try(
+        self, *, final: bool, cancel: threading.Event, deadline: Callable[[], float | None] | None = None
+    ) -> tuple[bool, bool]:
         """One sync: whether it ended well, and whether another try could."""
         try:
-            self._took(self._syncer.sync(final=final, quiet=final, cancel=cancel, progress=self._meter()))
+            done = self._syncer.sync(final=final, quiet=final, cancel=cancel, progress=self._meter(), deadline=deadline)
+            self._took(done)
         except (Fenced, RunEnded) as error:
             self._post(supervisor.FencedOff(error.message, self._clock.monotonic()))
         except Interrupted:
@@ -200,7 +203,7 @@ class Storing:
     def _took(self, done: Synced) -> None:
         self.verified, self._took_s, self.error = done.verified, done.duration_s, ""
         self._dirty = 0
-        self.unreadable = tuple(shown(one.path) for one in done.skipped if one.unreadable)
+        self.lacking = lacking(done)
         new = [one for one in done.skipped if one.path not in self._told_skipped]
         self._told_skipped |= {one.path for one in new}
         if new:
@@ -290,6 +293,19 @@ class Storing:
             stored_bytes=facts.stored_bytes,
             error=legible(facts.error),
         )
+
+
+def lacking(done: Synced) -> str:
+    """What should be in a snapshot and is not, in words; empty when nothing is missing."""
+    snapshot = done.snapshot
+    left = [one for one in done.skipped if one.unreadable]
+    words = "; ".join(f"{shown(one.path)} ({one.reason})" for one in left[:_NAMED])
+    more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
+    if snapshot.late:
+        has = f"; the newest resumable checkpoint in it is {snapshot.checkpoint}" if snapshot.checkpoint else ""
+        size = human_bytes(snapshot.late_bytes)
+        return f"{snapshot.late} file(s), {size}, did not get to the store in time: {words}{more}{has}"
+    return f"{len(left)} path(s) could not be read: {words}{more}" if left else ""
 
 
 def newest_fact(checkpoints: tuple[CheckpointFact, ...]) -> CheckpointFact | None:

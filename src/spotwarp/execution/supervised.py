@@ -42,7 +42,6 @@ from spotwarp.persistence.runlog.log import RunLog
 TICK_S = 0.2
 OUTPUT_S = 5.0
 SEAL_S = 60.0
-NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,7 +334,7 @@ class Supervised:
         try:
             if verified is None:
                 raise WorkspaceFault("no final snapshot was read back")
-            lacking = self._lacking()
+            lacking = self._storing.lacking
             if action.kind == "complete" and not lacking:
                 complete(self._log, verified, exit_code=action.exit_code or 0, budget_s=self._seal_budget())
             else:
@@ -353,12 +352,6 @@ class Supervised:
         except SpotWarpError as error:
             self._storing.error = error.message
             self._exit = supervisor.Exit(125, f"everything is stored, but the run could not be sealed: {error.message}")
-
-    def _lacking(self) -> str:
-        """What the final snapshot lacks, in words; a run that lacks something is not complete."""
-        left = self._storing.unreadable
-        some = ", ".join(left[:NAMED]) + (f" and {len(left) - NAMED} more" if len(left) > NAMED else "")
-        return f"{len(left)} path(s) could not be read: {some}" if left else ""
 
     def _seal_budget(self) -> float:
         """Seconds for the last entry: what is left to the deadline, never nothing."""

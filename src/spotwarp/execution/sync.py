@@ -26,7 +26,7 @@ from spotwarp.errors import (
 from spotwarp.execution import localstate
 from spotwarp.execution.judging import judge_all
 from spotwarp.execution.localstate import Origin, runtime
-from spotwarp.persistence.backup import Progress, Uploaded, backup
+from spotwarp.persistence.backup import Carry, Cutoff, Progress, Uploaded, backup
 from spotwarp.persistence.excludes import Excludes
 from spotwarp.persistence.manifest import FILE, CheckpointFact, Manifest, Skipped, without_packs
 from spotwarp.persistence.receipts import Base, BaseForgotten, Committed, Verified, commit, verify
@@ -39,6 +39,11 @@ from spotwarp.persistence.statcache import StatCache
 from spotwarp.persistence.store.api import Store
 
 TRIES = 4
+_TAIL_GUESS_S, _TAIL_LEAST_S, _TAIL_TIMES, _TAIL_MOST = 1.0, 1.0, 2.0, 0.5
+"""What is kept for committing and proving: so many times what it took last, so many seconds at least, and at most such
+a part of the time there is."""
+_TELLING = 4 << 20
+"""So many stored bytes say how fast storing is."""
 
 
 @dataclass(slots=True)
@@ -77,6 +82,17 @@ class _Known:
     distrusted: frozenset[str] = field(default_factory=frozenset)
 
 
+@dataclass(frozen=True, slots=True)
+class _How:
+    """How one sync shall be done; see `Syncer.sync`."""
+
+    final: bool
+    quiet: bool
+    cancel: threading.Event | None
+    progress: Callable[[Progress], None] | None
+    cutoff: Cutoff
+
+
 class Syncer:
     """Stores one workspace for one generation. One sync at a time; callers may come from any thread."""
 
@@ -107,6 +123,9 @@ class Syncer:
         self._known = _Known()
         self._cache = StatCache.load(runtime(workspace) / localstate.STATCACHE, workspace)
         self._told_fault = False
+        self._carry = Carry()
+        self._tail_s = _TAIL_GUESS_S
+        self._rate: float | None = None
         status = workspace.stat()
         self._place = (status.st_dev, status.st_ino)
         self.facts = Facts(safe_since=clock.monotonic())
@@ -118,15 +137,20 @@ class Syncer:
         quiet: bool = False,
         cancel: threading.Event | None = None,
         progress: Callable[[Progress], None] | None = None,
+        deadline: Callable[[], float | None] | None = None,
     ) -> Synced:
         """Store the workspace now. `quiet`: nothing writes in it any more. `final`: always commits, and reads all back.
+
+        Before `deadline` (monotonic seconds, asked for again and again; None: none) it commits what it has by then, the
+        newest resumable checkpoint first; what is late is named in `skipped`, and counted in the snapshot's entry.
 
         Raises store and workspace errors, `Fenced`, `RunEnded`, `Interrupted`; then nothing changed but `facts`.
         """
         with self._one:
             started = self._clock.monotonic()
             try:
-                done = self._attempts(started, final=final, quiet=quiet, cancel=cancel, progress=progress)
+                how = _How(final, quiet, cancel, progress, self._cutoff(deadline))
+                done = self._attempts(started, how)
             except (Fenced, RunEnded, Interrupted):
                 raise  # no trouble with storing: the run is another's, or ours to leave
             except OSError as error:
@@ -139,25 +163,31 @@ class Syncer:
             self._succeeded(done, started)
             return done
 
-    def _attempts(
-        self,
-        started: float,
-        *,
-        final: bool,
-        quiet: bool,
-        cancel: threading.Event | None,
-        progress: Callable[[Progress], None] | None,
-    ) -> Synced:
+    def _cutoff(self, deadline: Callable[[], float | None] | None) -> Cutoff:
+        """When to stop moving bytes, so that the commit, its proof and the seal come before `deadline`."""
+        began = self._clock.monotonic()
+
+        def until() -> float | None:
+            end = deadline() if deadline is not None else None
+            if end is None:
+                return None
+            return end - min(max(_TAIL_LEAST_S, _TAIL_TIMES * self._tail_s), (end - began) * _TAIL_MOST)
+
+        return Cutoff(self._clock, until, self._rate)
+
+    def _attempts(self, started: float, how: _How) -> Synced:
         problem: Exception | None = None
         for _ in range(TRIES):
             base = self._base()
-            uploaded = self._upload(base, final=final, quiet=quiet, cancel=cancel, progress=progress)
+            uploaded = self._upload(base, how)
+            moved = self._clock.monotonic()
             if uploaded.unchanged:
                 return self._nothing_new(base, uploaded, started)
             self._about_to_commit(uploaded)
             try:
-                committed = self._commit(uploaded, base, final=final)
-                verified = read_back(self._repository.store, self._log.run, committed, thorough=final)
+                committed = self._commit(uploaded, base, final=how.final)
+                self._carry = Carry()  # from here on the log says whose the packs are
+                verified = read_back(self._repository.store, self._log.run, committed, thorough=how.final)
             except BaseForgotten as error:
                 self._known = _Known(distrusted=self._known.distrusted)
                 problem = error
@@ -168,6 +198,7 @@ class Syncer:
                 problem = error
                 continue
             self._known = _Known(committed.entry.n, uploaded.manifest, self._known.distrusted)
+            self._tail_s = self._clock.monotonic() - moved
             self._record(committed.entry, uploaded)
             return Synced(verified, committed.entry, self._clock.monotonic() - started, uploaded.skipped)
         raise StoreUnavailable(
@@ -199,16 +230,8 @@ class Syncer:
             manifest = without_packs(manifest, self._known.distrusted)
         return Base(number, manifest)
 
-    def _upload(
-        self,
-        base: Base,
-        *,
-        final: bool,
-        quiet: bool,
-        cancel: threading.Event | None,
-        progress: Callable[[Progress], None] | None,
-    ) -> Uploaded:
-        settle_s = 0.0 if quiet else self._config.settle_s
+    def _upload(self, base: Base, how: _How) -> Uploaded:
+        settle_s = 0.0 if how.quiet else self._config.settle_s
 
         def judge(root: Path, entries: Sequence[Scanned]) -> tuple[CheckpointFact, ...]:
             self._refuse_emptied(entries, base)
@@ -217,10 +240,10 @@ class Syncer:
         def meter(now: Progress) -> None:
             with self._guard:
                 self.facts.pending_bytes = now.bytes_total
-            if progress is not None:
-                progress(now)
+            if how.progress is not None:
+                how.progress(now)
 
-        return backup(
+        uploaded = backup(
             store=self._repository.store,
             run=self._log.run,
             generation=self._generation,
@@ -232,9 +255,14 @@ class Syncer:
             clock=self._clock,
             rng=self._rng,
             progress=meter,
-            cancel=cancel,
-            always=final,
+            cancel=how.cancel,
+            always=how.final,
+            cutoff=how.cutoff,
+            carry=self._carry,
         )
+        if uploaded.stored_bytes >= _TELLING and uploaded.duration_s > 0:
+            self._rate = uploaded.stored_bytes / uploaded.duration_s
+        return uploaded
 
     def _refuse_emptied(self, entries: Sequence[Scanned], base: Base) -> None:
         """A workspace that was unmounted, replaced or emptied is a fault, not an update. Raises `WorkspaceFault`."""
@@ -355,5 +383,7 @@ def snapshot_answer(snapshot: Snapshot) -> dict[str, Any]:
         "bytes": snapshot.bytes,
         "read_bytes": snapshot.read_bytes,
         "stored_bytes": snapshot.stored_bytes,
+        "late": snapshot.late,
+        "late_bytes": snapshot.late_bytes,
         "resumable": {"path": snapshot.checkpoint, "step": snapshot.step} if snapshot.cls == "resumable" else None,
     }

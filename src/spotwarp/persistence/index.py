@@ -9,7 +9,8 @@ cache.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from spotwarp.persistence.envelope import DIGEST_SIZE
@@ -28,19 +29,76 @@ Place = tuple[int, int]
 """A blob's number and the offset in its decoded bytes."""
 
 
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What earlier backups of this generation had acknowledged, though no snapshot names it: still our own (P3).
+
+    Blobs count their packs from 0 within `packs`, places their blobs within `blobs`.
+    """
+
+    packs: tuple[PackRef, ...] = ()
+    blobs: tuple[Blob, ...] = ()
+    places: Mapping[bytes, Place] = field(default_factory=dict)
+
+
 class Index:
     """Contents and their places. May be shared by threads."""
 
-    def __init__(self, base: Manifest | None) -> None:
+    def __init__(self, base: Manifest | None, carried: Carried | None = None) -> None:
+        """`carried` is reused like the base, but its packs count as this backup's own."""
         self._lock = threading.Lock()
         self._packs: list[PackRef] = list(base.packs) if base else []
         self._blobs: list[Blob] = list(base.blobs) if base else []
         self._places: dict[bytes, Place] = {blob.digest: (number, 0) for number, blob in enumerate(self._blobs)}
         self._claimed: set[bytes] = set()
-        self._old_packs = len(self._packs)
+        self._old_packs, self._old_blobs = len(self._packs), len(self._blobs)
         for entry in base.entries if base else ():
             if entry.digest and len(entry.extents) == 1:
                 self._places.setdefault(entry.digest, (entry.extents[0].blob, entry.extents[0].inner))
+        if carried is not None:
+            self._take_over(carried)
+        self._carried_packs = len(self._packs) - self._old_packs
+
+    def _take_over(self, carried: Carried) -> None:
+        packs, blobs = len(self._packs), len(self._blobs)
+        self._packs += carried.packs
+        self._blobs += (Blob(packs + b.pack, b.offset, b.stored, b.codec, b.raw, b.digest) for b in carried.blobs)
+        for digest, (blob, inner) in carried.places.items():
+            self._places.setdefault(digest, (blobs + blob, inner))
+
+    def carried(self, acknowledged: Iterable[int]) -> Carried:
+        """What a later backup may take over: the packs taken over before, and those in `acknowledged` (numbers)."""
+        with self._lock:
+            first = self._old_packs
+            wanted = sorted({*range(first, first + self._carried_packs), *acknowledged})
+            packs = {old: new for new, old in enumerate(wanted)}
+            numbers: dict[int, int] = {}
+            blobs: list[Blob] = []
+            for old in range(self._old_blobs, len(self._blobs)):
+                b = self._blobs[old]
+                if b.pack in packs:
+                    numbers[old] = len(blobs)
+                    blobs.append(Blob(packs[b.pack], b.offset, b.stored, b.codec, b.raw, b.digest))
+            places = {}
+            for digest, (blob, inner) in reversed(self._places.items()):
+                if blob < self._old_blobs:
+                    break  # the base's come first, and there may be a million
+                if blob in numbers:
+                    places[digest] = numbers[blob], inner
+            return Carried(tuple(self._packs[old] for old in wanted), tuple(blobs), places)
+
+    def unacknowledged(self, acknowledged: Iterable[int]) -> frozenset[int]:
+        """The numbers of this backup's own packs that are not in `acknowledged`."""
+        return frozenset(range(self._old_packs + self._carried_packs, len(self._packs))) - frozenset(acknowledged)
+
+    def lies_in(self, digests: bytes, packs: frozenset[int]) -> bool:
+        """Whether a part of this content lies in one of `packs`, or nowhere yet."""
+        for part in parts(digests):
+            if part != HOLE:
+                place = self._places.get(part)
+                if place is None or self._blobs[place[0]].pack in packs:
+                    return True
+        return False
 
     def knows(self, digests: bytes) -> bool:
         """Whether every part of a content has its place already."""

@@ -70,6 +70,16 @@ class Upload(Protocol):
         """Uploaded for it."""
         ...
 
+    @property
+    def late_files(self) -> int:
+        """Which did not get to the store before the machine's end."""
+        ...
+
+    @property
+    def late_bytes(self) -> int:
+        """In them."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Base:
@@ -131,6 +141,8 @@ def commit(
             read_bytes=uploaded.read_bytes,
             stored_bytes=uploaded.stored_bytes,
             final=final,
+            late=uploaded.late_files,
+            late_bytes=uploaded.late_bytes,
             wall=clock.wall().isoformat(timespec="milliseconds"),
         )
         return _forgetting(entry, log, head, retention)

@@ -5,12 +5,13 @@ For tests of what a snapshot holds. Appends nothing to a run log: a backup that 
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from spotwarp.clock import SystemClock
-from spotwarp.persistence.backup import BackupOptions, Judge, Progress, Uploaded, backup
+from spotwarp.clock import Clock, SystemClock
+from spotwarp.persistence.backup import BackupOptions, Carry, Cutoff, Judge, Progress, Uploaded, backup
 from spotwarp.persistence.excludes import Excludes
 from spotwarp.persistence.install import install
 from spotwarp.persistence.manifest import Manifest
@@ -28,6 +29,11 @@ def no_checkpoints(root: Path, entries: Sequence[Scanned]) -> tuple[()]:
     return ()
 
 
+def noise(size: int, seed: int) -> bytes:
+    """`size` bytes that do not compress, the same for the same seed."""
+    return random.Random(seed).randbytes(size)
+
+
 class Backups:
     """Backups of `root` into `store` (one in memory that records its calls, unless given)."""
 
@@ -39,14 +45,17 @@ class Backups:
         exclude: Sequence[str] = (),
         judge: Judge = no_checkpoints,
         options: BackupOptions | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.root = root
         self.calls = FaultyStore(store or MemoryStore())
         self.base: Manifest | None = None
         self.cache = StatCache()
+        self.carry = Carry()
         self.judge = judge
         self._excludes = Excludes(exclude)
         self._options = options or BackupOptions(workers=2, pack_size=8 << 20)
+        self._clock = clock or SystemClock()
         self._rng = SeededRng()
 
     def take(
@@ -56,6 +65,7 @@ class Backups:
         progress: Callable[[Progress], None] | None = None,
         cancel: threading.Event | None = None,
         always: bool = False,
+        cutoff: Cutoff | None = None,
     ) -> Uploaded:
         """One more backup."""
         uploaded = backup(
@@ -67,14 +77,16 @@ class Backups:
             cache=self.cache,
             excludes=self._excludes,
             judge=judge or self.judge,
-            clock=SystemClock(),
+            clock=self._clock,
             rng=self._rng,
             options=self._options,
             progress=progress,
             cancel=cancel,
             always=always,
+            cutoff=cutoff,
+            carry=self.carry,
         )
-        self.base = uploaded.manifest
+        self.base, self.carry = uploaded.manifest, Carry()
         return uploaded
 
     def restored(self, into: Path) -> dict[bytes, Node]:

@@ -74,6 +74,8 @@ class HandUpload:
     bytes: int = 1
     read_bytes: int = 1
     stored_bytes: int = 1
+    late_files: int = 0
+    late_bytes: int = 0
 
 
 class World:

@@ -271,8 +271,8 @@ def test_the_newest_resumable_checkpoint_goes_first_and_the_bulk_last(filled: Pa
         if found.extents:
             pack = uploaded.manifest.packs[uploaded.manifest.blobs[found.extents[0].blob].pack]
             first[found.path] = order[pack_key("main", pack.id)]
-    sequence = [b"out/checkpoint-20/model.bin", b"out/checkpoint-10/model.bin", b"out/checkpoint-30/model.bin"]
-    sequence += [b"src/0/m3.py", b"huge"]
+    sequence = [b"out/checkpoint-20/model.bin", b"src/0/m3.py"]
+    sequence += [b"out/checkpoint-10/model.bin", b"out/checkpoint-30/model.bin", b"huge"]
     assert [first[path] for path in sequence] == sorted({first[path] for path in sequence})
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import builtins
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -22,14 +22,24 @@ import msgspec
 from spotwarp.clock import Clock, Rng
 from spotwarp.errors import WorkspaceFault
 from spotwarp.persistence import manifest as manifests
-from spotwarp.persistence.backup.outcome import broken, changed, demoted, equal, outcome, records
+from spotwarp.persistence.backup.cutoff import Cutoff
+from spotwarp.persistence.backup.outcome import (
+    broken,
+    changed,
+    demoted,
+    equal,
+    late_paths,
+    outcome,
+    records,
+    without_late,
+)
 from spotwarp.persistence.backup.packing import Uploads
 from spotwarp.persistence.backup.plan import plan
 from spotwarp.persistence.backup.progress import Meter, Progress
 from spotwarp.persistence.backup.reading import Found, Reading
 from spotwarp.persistence.beneath import Tree
 from spotwarp.persistence.envelope import FORMAT_VERSION
-from spotwarp.persistence.index import Index
+from spotwarp.persistence.index import CHUNK, Carried, Index
 from spotwarp.persistence.layout import manifest_key, new_object_id
 from spotwarp.persistence.manifest import FILE, CheckpointFact, Manifest, PackRef, Skipped
 from spotwarp.persistence.pack import TARGET
@@ -38,12 +48,14 @@ from spotwarp.persistence.scan import ExcludeRule, Scan, Scanned, scan
 from spotwarp.persistence.statcache import StatCache
 from spotwarp.persistence.store.api import Store
 
-__all__ = ["BackupOptions", "Judge", "Progress", "Uploaded", "backup"]
+__all__ = ["BackupOptions", "Carry", "Cutoff", "Judge", "Progress", "Uploaded", "backup"]
 
 Judge = Callable[[Path, Sequence[Scanned]], Sequence[CheckpointFact]]
 """Says what the checkpoints among the entries of a workspace are; see `execution.checkpoints`."""
 
 _MOST_BUFFERS: Final = 5
+_LEAST_PACK: Final = CHUNK + (1 << 16)
+"""Bytes of the smallest pack that a cut may ask for: one chunk and its table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +108,18 @@ class Uploaded:
     changed_files: int
     """Files that are not in the base with this size, time and hash."""
     duration_s: float
+    late_files: int = 0
+    late_bytes: int = 0
+    """Files that did not get to the store before the cut, and their size: left out, or kept as the base has them."""
     unchanged: bool = False
     """Nothing differs from the base (but the times of directories): nothing was put, nothing needs an entry."""
+
+
+@dataclass(slots=True)
+class Carry:
+    """What the backups of one generation put and no snapshot names yet. Emptied by the caller after a commit."""
+
+    content: Carried = field(default_factory=Carried)
 
 
 def backup(
@@ -116,11 +138,15 @@ def backup(
     progress: Callable[[Progress], None] | None = None,
     cancel: threading.Event | None = None,
     always: bool = False,
+    cutoff: Cutoff | None = None,
+    carry: Carry | None = None,
 ) -> Uploaded:
     """Put what a snapshot of `root` needs beyond `base`, which must be the run's last snapshot, or None.
 
     `cache` is brought up to date on success only; the caller saves it. `progress` is called from several threads, one
-    at a time. `always` puts a manifest even when nothing changed (a final snapshot is one of its own).
+    at a time. `always` puts a manifest even when nothing changed (a final snapshot is one of its own). After `cutoff`
+    no more data is moved, and what is late is left out or kept as the base has it. `carry` is what earlier backups of
+    this generation put in vain; this one adds to it, whatever becomes of it.
 
     Raises `WorkspaceFault`, the first `StoreError` of any put, `Interrupted` once `cancel` is set.
     """
@@ -128,28 +154,45 @@ def backup(
     options = options or BackupOptions()
     seen = scan(root, excludes)
     facts = tuple(judge(root, seen.entries))
-    index = Index(base)
+    cutoff, carry = cutoff or Cutoff(clock), carry or Carry()
+    index = Index(base, carry.content)
     work = plan(seen.entries, facts, cache, index)
     meter = Meter(work.read_files, work.read_bytes, progress)
-    uploads = Uploads(store, index, rng, run=run, generation=generation, capacity=options.pack_size, cancel=cancel)
+    capacity = cutoff.capacity(options.pack_size, _LEAST_PACK)
+    uploads = Uploads(
+        store, index, rng, run=run, generation=generation, capacity=capacity, cancel=cancel, cutoff=cutoff
+    )
     with _open(root, seen) as tree:
         found = Found()
         if work.jobs:
-            with uploads.open(buffers=options.buffers, slots=options.uploads):
-                levels = options.chunk_level, options.bundle_level
-                reading = Reading(tree, index, uploads, meter, levels=levels, nice=options.nice)
-                found = reading.run(work, workers=options.workers, cancel=cancel)
+            try:
+                with uploads.open(buffers=options.buffers, slots=options.uploads):
+                    levels = options.chunk_level, options.bundle_level
+                    reading = Reading(tree, index, uploads, meter, levels=levels, nice=options.nice)
+                    found = reading.run(work, workers=options.workers, cancel=cancel)
+            finally:
+                carry.content = index.carried(uploads.acknowledged)
         facts = demoted(facts, broken(facts, seen, found, tree.lstat))
-    kept = list(outcome(seen.entries, work, found))
+    kept: Iterable[tuple[Scanned, builtins.bytes]] = list(outcome(seen.entries, work, found))
+    missing = index.unacknowledged(uploads.acknowledged)
+    late, paths = None, {}
+    if cutoff.left() is not None:
+        paths = late_paths(work, found, lambda digests: not index.lies_in(digests, missing))
+    if paths:
+        late = without_late(kept, facts, paths, base)
+        kept, facts = late.kept, late.facts
     manifest = msgspec.structs.replace(
         index.manifest(kept, version=FORMAT_VERSION, run=run, generation=generation),
         checkpoints=facts,
-        skipped=tuple(sorted((*seen.skipped, *found.unreadable), key=lambda skip: skip.path)),
+        skipped=tuple(
+            sorted((*seen.skipped, *found.unreadable, *(late.skipped if late else ())), key=lambda skip: skip.path)
+        ),
     )
     uploads.check()
     unchanged = not always and base is not None and equal(manifest, base)
     put = _Put("", "", 0) if unchanged else _put_manifest(store, manifest, rng)
-    cache.replace(records(work, found, seen.fs_time_ns))
+    known = records(work, found, seen.fs_time_ns)
+    cache.replace({path: one for path, one in known.items() if path not in paths} if paths else known)
     new = frozenset(index.new_packs())
     sizes = [entry.size for entry in manifest.entries if entry.kind == FILE]
     return Uploaded(
@@ -168,6 +211,8 @@ def backup(
         changed_files=0 if unchanged else changed(manifest, base),
         duration_s=clock.monotonic() - started,
         unchanged=unchanged,
+        late_files=len(late.paths) if late else 0,
+        late_bytes=late.bytes if late else 0,
     )
 
 

@@ -6,20 +6,28 @@ the reading: then all that was kept of it, read now or long ago, is its state at
 
 from __future__ import annotations
 
+import builtins
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
+from typing import Final
 
 import msgspec
 
-from spotwarp.persistence.backup.plan import Groups, Plan
+from spotwarp.persistence.backup.plan import REST, Groups, Plan, SmallFiles
 from spotwarp.persistence.backup.reading import Found
 from spotwarp.persistence.entries import shown
-from spotwarp.persistence.manifest import DIRECTORY, FILE, CheckpointFact, Entry, Manifest
+from spotwarp.persistence.index import digests_of
+from spotwarp.persistence.manifest import DIRECTORY, FILE, CheckpointFact, Entry, Manifest, Skipped
 from spotwarp.persistence.scan import Scan, Scanned
 from spotwarp.persistence.statcache import Record
 
-TORN = "torn"
+TORN: Final = "torn"
+KEPT: Final = "no time before the machine's end: kept as the snapshot before has it"
+LEFT_OUT: Final = "no time before the machine's end: left out"
+_NAMED: Final = 1000
+"""So many late files are named, the largest; the count is of all."""
 
 
 def outcome(entries: Sequence[Scanned], plan: Plan, found: Found) -> Iterator[tuple[Scanned, bytes]]:
@@ -31,6 +39,75 @@ def outcome(entries: Sequence[Scanned], plan: Plan, found: Found) -> Iterator[tu
             yield entry, record.digests
         elif (content := found.contents.get(entry.path)) is not None:
             yield content
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """What did not get to the store before the cut, and what the snapshot has in its stead."""
+
+    kept: tuple[tuple[Scanned, bytes], ...]
+    """As `outcome` gives it, in path order."""
+    facts: tuple[CheckpointFact, ...]
+    paths: tuple[bytes, ...]
+    bytes: int
+    """Files that are late, and bytes in them."""
+    skipped: tuple[Skipped, ...]
+    """The first of them, and what became of each."""
+
+
+def late_paths(plan: Plan, found: Found, stored: Callable[[builtins.bytes], bool]) -> dict[builtins.bytes, int]:
+    """The files of `plan` that are not in the store, with their sizes; `stored` judges the digests of what was read."""
+    late: dict[builtins.bytes, int] = {}
+    gone = {*found.vanished, *(skip.path for skip in found.unreadable)}
+    for job in plan.jobs:
+        for file in job.files if isinstance(job, SmallFiles) else (job.file,):
+            content = found.contents.get(file.path)
+            if (content is None and file.path not in gone) or (content is not None and not stored(content[1])):
+                late[file.path] = file.size
+    return late
+
+
+def without_late(
+    kept: Iterable[tuple[Scanned, builtins.bytes]],
+    facts: Sequence[CheckpointFact],
+    late: Mapping[builtins.bytes, int],
+    base: Manifest | None,
+) -> Late:
+    """Leave out what is late: of a checkpoint all of it, since a part of one is none.
+
+    What the base has in its place, a file or a whole checkpoint, stays as it was there.
+    """
+    groups = Groups(facts)
+    hit = {groups.of(path) for path in late} - {REST}
+    rest = [one for one in kept if one[0].path not in late and groups.of(one[0].path) not in hit]
+    here = {entry.path for entry, _ in rest}
+    old = Groups(base.checkpoints) if base else groups
+    saved = {fact.path for fact in base.checkpoints} & hit if base else set()
+    stays = []
+    for entry in base.entries if base else ():
+        wanted = old.of(entry.path) in saved or (
+            entry.path in late and entry.kind == FILE and old.of(entry.path) == REST
+        )
+        digests = digests_of(entry, base.blobs) if wanted and base and entry.path not in here else None
+        if digests is not None:
+            stays.append((_as_scanned(entry), digests))
+    facts = (
+        *(f for f in facts if f.path not in hit),
+        *(f for f in (base.checkpoints if base else ()) if f.path in saved),
+    )
+    back = {entry.path for entry, _ in stays}
+    named = sorted(late, key=lambda path: (-late[path], path))[:_NAMED]
+    return Late(
+        tuple(sorted((*rest, *stays), key=lambda one: one[0].path)),
+        tuple(sorted(facts, key=lambda fact: fact.path)),
+        tuple(sorted(late)),
+        sum(late.values()),
+        tuple(Skipped(path, KEPT if path in back else LEFT_OUT, unreadable=True) for path in named),
+    )
+
+
+def _as_scanned(entry: Entry) -> Scanned:
+    return Scanned(entry.path, entry.kind, entry.mode, entry.mtime_ns, 0, entry.size, 0, 0, 0, entry.target)
 
 
 def broken(

@@ -1,8 +1,9 @@
 """From contents to acknowledged packs, in bounded memory.
 
 There is a fixed number of pack buffers. A worker fills one, hands it to the upload threads, and waits for the next free
-one: when the store is slower than the disk, reading waits for it. The first failed upload ends everything. Nothing but
-packs is ever put here, each under a name of its own that is used once (P1).
+one: when the store is slower than the disk, reading waits for it. The first failed upload ends everything; at the cut
+(`cutoff`) what is not acknowledged is given up. Nothing but packs is ever put here, each under a name of its own that
+is used once (P1).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Final
 from spotwarp.clock import Rng
 from spotwarp.errors import Interrupted
 from spotwarp.persistence import codec
+from spotwarp.persistence.backup.cutoff import Cutoff, TimeUp
 from spotwarp.persistence.backup.live import pread_into
 from spotwarp.persistence.backup.plan import BUNDLE, REST
 from spotwarp.persistence.envelope import digest
@@ -42,8 +44,10 @@ class Uploads:
         generation: int,
         capacity: int,
         cancel: threading.Event | None,
+        cutoff: Cutoff,
     ) -> None:
         self._store, self._index, self._rng = store, index, rng
+        self._cutoff, self._clock = cutoff, cutoff.clock
         self._run, self._generation = run, generation
         self._capacity = capacity
         self._cancel = cancel
@@ -52,30 +56,49 @@ class Uploads:
         self._free: queue.SimpleQueue[PackBuilder] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor
+        self._began: float | None = None
+        self._under_way = 0
+        self._closed = False
         self.stored_bytes = 0
+        self.acknowledged: set[int] = set()
+        """The numbers of the packs that the store has acknowledged."""
 
     @contextmanager
     def open(self, *, buffers: int, slots: int) -> Iterator[None]:
-        """While it lasts packs can be put; it ends when all are acknowledged, and raises the first error of any.
+        """While it lasts packs can be put; it ends when all are acknowledged or the cut has come, and raises the first
+        error of any.
 
-        After an error those that wait are dropped, those under way waited for.
+        After an error those that wait are dropped, those under way waited for; a cut or `cancel` waits for nothing.
         """
         for _ in range(buffers):
             self._free.put(PackBuilder(self._capacity))
-        with ThreadPoolExecutor(slots, thread_name_prefix="spotwarp-put") as self._pool:
-            try:
-                yield
-                for future in self._futures:
-                    future.result()
-            except BaseException:
-                self._failed.set()
-                self._pool.shutdown(wait=True, cancel_futures=True)
-                raise
+        self._pool = ThreadPoolExecutor(slots, thread_name_prefix="spotwarp-put")
+        try:
+            yield
+            self._await_all()
+        except BaseException:
+            self._failed.set()
+            self._pool.shutdown(wait=not (self._cancelled() or self._cutoff.passed()), cancel_futures=True)
+            raise
+        self._closed = True
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _await_all(self) -> None:
+        """Until every pack is acknowledged, or the cut has come. Raises the first error of any."""
+        for future in self._futures:
+            while not self._cutoff.passed():
+                try:
+                    future.result(timeout=_POLL_SECONDS)
+                    break
+                except TimeoutError:
+                    if future.done():
+                        raise
+                    self.check()
 
     def take(self) -> tuple[PackBuilder, int]:
         """An empty pack and its number in the index, as soon as a buffer is free. Raises the first upload's error."""
         while True:
-            self.check()
+            self.check_time()
             try:
                 builder = self._free.get(timeout=_POLL_SECONDS)
             except queue.Empty:
@@ -90,25 +113,51 @@ class Uploads:
 
     def check(self) -> None:
         """Raise what ended the uploads, if something did: an upload's error, or `Interrupted`."""
-        if self._cancel is not None and self._cancel.is_set():
+        if self._cancelled():
             raise Interrupted("the backup was stopped before its snapshot was complete; nothing was recorded")
         if self._failed.is_set():
             self._raise()
 
+    def check_time(self) -> None:
+        """As `check`; raises `TimeUp` when the cut has come."""
+        self.check()
+        if self._cutoff.passed():
+            raise TimeUp
+
+    def _cancelled(self) -> bool:
+        return self._cancel is not None and self._cancel.is_set()
+
     def _put(self, builder: PackBuilder, number: int) -> None:
-        if self._failed.is_set():
-            return  # another upload failed: this backup will not be
+        if self._failed.is_set() or self._closed:
+            return  # another upload failed: this backup will not be; or the cut has come
         try:
             with builder.seal() as data:
-                ref = self._index.sealed(number, data.nbytes)
-                self._store.put(pack_key(self._run, ref.id), data)
+                if self._begin(data.nbytes):
+                    ref = self._index.sealed(number, data.nbytes)
+                    self._store.put(pack_key(self._run, ref.id), data)
+                    self._end(number, data.nbytes)
         except BaseException:
             self._failed.set()
             raise
-        with self._lock:
-            self.stored_bytes += ref.size
         builder.reset()
         self._free.put(builder)
+
+    def _begin(self, size: int) -> bool:
+        """Whether a pack of `size` bytes can be through before the cut; what cannot would only be in the way."""
+        with self._lock:
+            now = self._clock.monotonic()
+            self._began = now if self._began is None else self._began
+            rate = self.stored_bytes / (now - self._began) if self.stored_bytes and now > self._began else None
+            if not self._cutoff.fits(self._under_way + size, rate):
+                return False
+            self._under_way += size
+            return True
+
+    def _end(self, number: int, size: int) -> None:
+        with self._lock:
+            self._under_way -= size
+            self.stored_bytes += size
+            self.acknowledged.add(number)
 
     def _raise(self) -> None:
         with self._lock:

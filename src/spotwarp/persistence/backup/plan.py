@@ -1,8 +1,9 @@
 """What a backup reads, and in which order. Pure.
 
-Checkpoints come first, the newest resumable one before all, and the bulk comes last, so that what a resume needs is
-safe soonest. Files of one checkpoint directory form a group; packs never mix groups, so a rotated checkpoint's packs
-die as a whole. A file that has not changed, and whose content is known, is not read at all.
+The newest resumable checkpoint comes first, then small files (code, configuration, logs), then the other checkpoints,
+and the bulk last, so that what a resume needs is safe soonest. Files of one checkpoint directory form a group; packs
+never mix groups, so a rotated checkpoint's packs die as a whole. A file that has not changed, and whose content is
+known, is not read at all.
 """
 
 from __future__ import annotations
@@ -91,10 +92,22 @@ def plan(entries: Sequence[Scanned], facts: Sequence[CheckpointFact], cache: Sta
             unchanged[entry.path] = record
         else:
             pending.setdefault(groups.of(entry.path), []).append(entry)
-    order = [fact.path for fact in sorted(facts, key=_urgency)] + [REST]
-    jobs = tuple(job for group in dict.fromkeys(order) if group in pending for job in _jobs(group, pending[group]))
+    jobs = tuple(_in_order(facts, pending))
     files = [entry for group in pending.values() for entry in group]
     return Plan(jobs, unchanged, len(files), sum(entry.size for entry in files))
+
+
+def _in_order(facts: Sequence[CheckpointFact], pending: dict[bytes, list[Scanned]]) -> Iterator[Job]:
+    groups = [fact.path for fact in sorted(facts, key=_urgency) if fact.path != REST]
+    first = groups[:1] if groups and any(fact.cls == "resumable" for fact in facts) else []
+    rest = list(_jobs(REST, pending.get(REST, [])))
+    for group in first:
+        yield from _jobs(group, pending.get(group, []))
+    yield from (job for job in rest if isinstance(job, SmallFiles))
+    for group in dict.fromkeys(groups):
+        if group not in first:
+            yield from _jobs(group, pending.get(group, []))
+    yield from (job for job in rest if isinstance(job, BigFile))
 
 
 def _urgency(fact: CheckpointFact) -> tuple[int, int, bytes]:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from spotwarp.errors import WorkspaceFault
+from spotwarp.persistence.backup.cutoff import TimeUp
 from spotwarp.persistence.backup.live import GONE, BigContent, read_small
 from spotwarp.persistence.backup.packing import Packer, Uploads
 from spotwarp.persistence.backup.plan import BigFile, Plan, SmallFiles
@@ -97,15 +98,16 @@ class Reading:
         yield_to_others(self._nice)
         chunk_level, bundle_level = self._levels
         packer = Packer(self._uploads, self._index, chunk_level=chunk_level, bundle_level=bundle_level)
-        with Tree(self._root) as tree:
+        # At the cut each thread ends where it is: what it did not get to is late, and named by `outcome`.
+        with Tree(self._root) as tree, suppress(TimeUp):
             for job in jobs:
-                self._uploads.check()
+                self._uploads.check_time()
                 packer.enter(job.group)
                 if isinstance(job, SmallFiles):
                     self._small_files(job, tree, packer)
                 else:
                     self._span(job, packer)
-        packer.flush()
+            packer.flush()
 
     def _small_files(self, job: SmallFiles, tree: Tree, packer: Packer) -> None:
         read = 0
@@ -148,7 +150,7 @@ class Reading:
 
     def _chunks(self, big: BigContent, chunks: range, packer: Packer) -> None:
         for chunk in chunks:
-            self._uploads.check()
+            self._uploads.check_time()
             offset = chunk * CHUNK
             wanted = min(CHUNK, big.length - offset)
             digest, got = packer.chunk(big.fd, offset, wanted)

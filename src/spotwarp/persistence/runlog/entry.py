@@ -131,6 +131,10 @@ class Snapshot(Entry, frozen=True, kw_only=True, tag="snapshot"):
     stored_bytes: int = 0
     final: bool = False
     forgets: tuple[int, ...] = ()
+    late: int = 0
+    late_bytes: int = 0
+    """Files (and bytes in them) that did not get to the store before the machine's end: with any, a final snapshot is
+    no proof that everything is stored."""
 
 
 class Phase(Entry, frozen=True, kw_only=True, tag="phase"):
