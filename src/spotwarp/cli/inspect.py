@@ -168,6 +168,7 @@ def snapshots(
     Exit codes: 0, 10 no such run, 17 store unavailable.
     """
     from spotwarp.persistence.repository import retained_snapshots
+    from spotwarp.persistence.view import snapshot_facts
 
     opened = enter(run_name)
     log = opened.log()
@@ -189,21 +190,6 @@ def snapshots(
         for s in found
     ]
     render.table(("id", "generation", "time (UTC)", "files", "size", "sent", "resumable"), rows)
-
-
-def snapshot_facts(snapshot: Any) -> dict[str, Any]:
-    """A snapshot as every verb prints it."""
-    resumable = {"path": snapshot.checkpoint, "step": snapshot.step} if snapshot.cls == "resumable" else None
-    return {
-        "id": snapshot.n,
-        "generation": snapshot.generation,
-        "time": snapshot.wall,
-        "files": snapshot.files,
-        "bytes": snapshot.bytes,
-        "read_bytes": snapshot.read_bytes,
-        "stored_bytes": snapshot.stored_bytes,
-        "resumable": resumable,
-    }
 
 
 def runs(as_json: bool = typer.Option(False, "--json", help="Print them as JSON.")) -> None:

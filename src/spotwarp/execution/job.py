@@ -28,7 +28,7 @@ from spotwarp.execution.localstate import runtime
 from spotwarp.execution.restoring import Restorer, refuse_ended
 from spotwarp.execution.starter import refuse_missing
 from spotwarp.execution.supervised import Outcome, Supervised
-from spotwarp.execution.sync import Syncer, snapshot_answer
+from spotwarp.execution.sync import Syncer
 from spotwarp.execution.workspace import Choice, is_empty, origin_of
 from spotwarp.persistence.receipts import seal
 from spotwarp.persistence.repository import Repository
@@ -36,6 +36,7 @@ from spotwarp.persistence.runlog.entry import Claim
 from spotwarp.persistence.runlog.fold import Refusal
 from spotwarp.persistence.runlog.lease import Heart, Holding
 from spotwarp.persistence.runlog.log import RunLog
+from spotwarp.persistence.view import snapshot_facts
 
 Say = Callable[[str], None]
 Facts = dict[str, str | int | float | bool | None]
@@ -346,7 +347,7 @@ def sync_once(
             seal(log, done.verified, phase="stopped", exit_code=None, reason="sync")
         finally:
             heart.stop()
-        return snapshot_answer(done.snapshot)
+        return snapshot_facts(done.snapshot)
 
 
 def _refuse_behind(workspace: Path, repository: Repository, log: RunLog) -> None:

@@ -29,7 +29,7 @@ from spotwarp.execution.firstupload import screen
 from spotwarp.execution.localstate import NOTICE_FILE, runtime
 from spotwarp.execution.notice import NoticeFile
 from spotwarp.execution.storing import Facts, Storing
-from spotwarp.execution.sync import Syncer, snapshot_answer
+from spotwarp.execution.sync import Syncer
 from spotwarp.execution.terminal import OutputPump
 from spotwarp.execution.watch import CheckpointWatch
 from spotwarp.persistence.receipts import complete, seal
@@ -38,6 +38,7 @@ from spotwarp.persistence.runlog.entry import Phase, PhaseName
 from spotwarp.persistence.runlog.fold import Refusal
 from spotwarp.persistence.runlog.lease import Heart
 from spotwarp.persistence.runlog.log import RunLog
+from spotwarp.persistence.view import snapshot_facts
 
 TICK_S = 0.2
 OUTPUT_S = 5.0
@@ -139,7 +140,7 @@ class Supervised:
                 "code": AlreadyRunning.__name__,
             }
         try:
-            return snapshot_answer(self._storing.now().snapshot)
+            return snapshot_facts(self._storing.now().snapshot)
         except SpotWarpError as error:
             return {"error": error.message, "hint": error.hint, "code": error.code}
 

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from spotwarp.clock import Clock, Rng
 from spotwarp.config import Config
@@ -371,19 +370,3 @@ def _own(path: bytes) -> bool:
 def read_back(store: Store, run: str, committed: Committed, *, thorough: bool) -> Verified:
     """`receipts.verify`, under the name by which this plane speaks of it."""
     return verify(store, run, committed, thorough=thorough)
-
-
-def snapshot_answer(snapshot: Snapshot) -> dict[str, Any]:
-    """A snapshot's facts, as `sync` prints them."""
-    return {
-        "id": snapshot.n,
-        "generation": snapshot.generation,
-        "time": snapshot.wall,
-        "files": snapshot.files,
-        "bytes": snapshot.bytes,
-        "read_bytes": snapshot.read_bytes,
-        "stored_bytes": snapshot.stored_bytes,
-        "late": snapshot.late,
-        "late_bytes": snapshot.late_bytes,
-        "resumable": {"path": snapshot.checkpoint, "step": snapshot.step} if snapshot.cls == "resumable" else None,
-    }

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from spotwarp.persistence.runlog.entry import AnyEntry, Claim, Complete, Failed, Phase, Snapshot, State, Unknown
 from spotwarp.persistence.runlog.lease import Beat
@@ -144,3 +145,19 @@ def _age(wall: str, now: datetime) -> float | None:
         return max(0.0, (now - datetime.fromisoformat(wall)).total_seconds())
     except ValueError:
         return None
+
+
+def snapshot_facts(snapshot: Snapshot) -> dict[str, Any]:
+    """A snapshot as every verb prints it, for people and for `--json`."""
+    return {
+        "id": snapshot.n,
+        "generation": snapshot.generation,
+        "time": snapshot.wall,
+        "files": snapshot.files,
+        "bytes": snapshot.bytes,
+        "read_bytes": snapshot.read_bytes,
+        "stored_bytes": snapshot.stored_bytes,
+        "late": snapshot.late,
+        "late_bytes": snapshot.late_bytes,
+        "resumable": {"path": snapshot.checkpoint, "step": snapshot.step} if snapshot.cls == "resumable" else None,
+    }
