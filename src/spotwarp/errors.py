@@ -85,6 +85,8 @@ class StoreUnavailable(StoreError):
 
     retryable = True
     usual_hint = "Is the store up, and the network? The same command again does no harm."
+    retry_after_s: float | None = None
+    """Seconds that the store asked to be left alone for, where it said so."""
 
 
 class StoreConflict(StoreError):

@@ -49,11 +49,13 @@ def call(
     retryable: Callable[[SpotWarpError], bool] = is_retryable,
     backoff: Backoff = Backoff(),
     cancel: threading.Event | None = None,
+    at_least_s: Callable[[SpotWarpError], float] = lambda _: 0.0,
 ) -> T:
     """The result of `fn`, called again after each retryable error until `budget_s` seconds have passed.
 
-    `fn` is called at least once; no wait starts that would end beyond the budget. Setting `cancel` ends a wait at once
-    and allows no further try. Raises the last error of `fn`; an error that is not retryable at once.
+    `fn` is called at least once; no wait starts that would end beyond the budget. `at_least_s` gives the wait that an
+    error itself asks for (seconds, 0: none); back-off and jitter come on top of it. Setting `cancel` ends a wait at
+    once and allows no further try. Raises the last error of `fn`; an error that is not retryable at once.
     """
     start = clock.monotonic()
     failures = 0
@@ -62,7 +64,7 @@ def call(
             return fn()
         except SpotWarpError as error:
             failures += 1
-            wait_s = backoff.wait_s(failures, rng.uniform(0.0, 1.0))
+            wait_s = at_least_s(error) + backoff.wait_s(failures, rng.uniform(0.0, 1.0))
             spent_s = clock.monotonic() - start
             if not retryable(error) or spent_s + wait_s > budget_s or not _pause(clock, wait_s, cancel):
                 raise

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from email.utils import format_datetime
 from pathlib import Path
 
 import pytest
@@ -311,16 +314,74 @@ def test_A24_no_newfangled_checksum_header_is_sent(s3: Make, s3_proxy: FaultProx
 
 def test_A20_a_storm_of_refusals_slows_everybody_and_loses_nothing(s3: Make, s3_proxy: FaultProxy) -> None:
     store = patient(s3(endpoint=s3_proxy.endpoint), budget_s=60)
-    s3_proxy.rule(Rule(status=503, code="SlowDown", times=40))
+    s3_proxy.rule(Rule(verb="PUT", status=503, code="SlowDown", times=40))
     bodies = {f"packs/{n:03d}": os.urandom(1000 + n) for n in range(40)}
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda item: store.put(*item), bodies.items()))
-    seen = [each.at for each in s3_proxy.seen]
-    assert len(seen) == 80, "each refusal costs one try more, and no success is repeated"
-    calm = (seen[39] - seen[19]) / 20
+    puts = [each for each in s3_proxy.seen if each.verb == "PUT"]
+    assert len(puts) == 80, "each refusal costs one try more, and no success is repeated"
+    assert set(s3_proxy.acknowledged().values()) == {1}
+    calm = (puts[39].at - puts[19].at) / 20
     assert calm > 0.015, f"the pace did not drop: {calm:.4f} s between requests in the storm"
+    asked = len(s3_proxy.seen) - len(puts)
+    assert asked <= 2 + (puts[-1].at - puts[0].at), "asking for the wait is no storm of its own"
     s3_proxy.rule()
     assert {meta.key: store.get(meta.key) for meta in store.list("packs")} == bodies
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_the_wait_that_the_store_asks_for_is_kept_by_everybody(s3: Make, s3_proxy: FaultProxy, status: int) -> None:
+    store = patient(s3(endpoint=s3_proxy.endpoint))
+    s3_proxy.rule(Rule(status=status, code="SlowDown", headers={"Retry-After": "1"}, times=6))
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda n: store.put(f"packs/{n}", b"x"), range(8)))
+    seen = [each.at for each in s3_proxy.seen]
+    asked = next(each.at for each in s3_proxy.seen if each.verb == "HEAD")
+    early = [at for at in seen if asked + 0.2 < at < asked + 0.95]  # what was under way when it asked had left
+    assert early == []
+    assert len(s3_proxy.acknowledged()) == 8
+    assert max(seen) - asked < 6
+
+
+def test_a_longer_wait_than_may_be_tried_is_told_and_nothing_is_sent(s3: Make, s3_proxy: FaultProxy) -> None:
+    store = patient(s3(endpoint=s3_proxy.endpoint), budget_s=5)
+    s3_proxy.rule(Rule(status=503, code="SlowDown", headers={"Retry-After": "100"}))
+    start = CLOCK.monotonic()
+    with pytest.raises(StoreUnavailable):
+        store.put("a", b"x")
+    s3_proxy.forget()
+    with pytest.raises(StoreUnavailable, match=r"left alone for (100|99) s"):
+        store.put("a", b"x")
+    assert CLOCK.monotonic() - start < 4
+    assert s3_proxy.seen == []
+    with pytest.raises(StoreUnavailable):
+        store.with_budget(1).put("beat", b"x")  # a heartbeat is tried once
+    assert [each.verb for each in s3_proxy.seen if each.verb == "PUT"] == ["PUT"]
+    s3_proxy.rule()
+    store.press_on()
+    store.put("a", b"x")  # a machine in its last seconds does not wait
+
+
+@pytest.mark.parametrize("off_s", [1200.0, -3600.0])
+def test_A30_a_wrong_clock_is_told_with_its_error(s3: Make, s3_proxy: FaultProxy, off_s: float) -> None:
+    date = format_datetime(CLOCK.wall() - timedelta(seconds=off_s), usegmt=True)
+    s3_proxy.rule(Rule(status=403, code="RequestTimeTooSkewed", headers={"Date": date}))
+    with pytest.raises(StoreUnavailable) as caught:
+        s3(endpoint=s3_proxy.endpoint).put("a", b"x")
+    found = re.search(r"clock is ([+-]\d+) s off", caught.value.message)
+    assert found, caught.value.message
+    assert abs(float(found[1]) - off_s) <= 2
+    assert "clock" in (caught.value.hint or "")
+
+
+def test_A30_each_try_is_signed_anew(s3: Make, s3_proxy: FaultProxy) -> None:
+    """Refused for its age, a request is signed again when it is sent again, and nothing acknowledged is repeated."""
+    store = patient(s3(endpoint=s3_proxy.endpoint))
+    s3_proxy.rule(Rule(verb="PUT", status=403, code="RequestTimeTooSkewed", skip=3, times=5))
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda n: store.put(f"packs/{n}", os.urandom(50_000)), range(10)))
+    assert s3_proxy.acknowledged("/packs/") == {key: 1 for key in s3_proxy.acknowledged("/packs/")}
+    assert len(s3_proxy.acknowledged("/packs/")) == 10
 
 
 def test_A26_a_key_that_may_be_rewritten_only_now_and_then(s3: Make, s3_proxy: FaultProxy) -> None:

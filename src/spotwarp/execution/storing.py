@@ -35,6 +35,7 @@ from spotwarp.persistence.receipts import Verified
 from spotwarp.persistence.repository import Repository
 from spotwarp.persistence.runlog.log import RunLog
 from spotwarp.persistence.store.retrying import RetryingStore
+from spotwarp.persistence.store.single_writer import SingleWriterStore
 from spotwarp.persistence.telemetry import Sample, TelemetryWriter
 
 AUTO_LEAST_S, AUTO_MOST_S, AUTO_SHARE = 15.0, 300.0, 0.1
@@ -166,6 +167,8 @@ class Storing:
             with contextlib.suppress(OSError):
                 before()
             while again and not ok:
+                if deadline() is not None and isinstance(self._repository.store, RetryingStore | SingleWriterStore):
+                    self._repository.store.press_on()  # a pause that the store asks for may be longer than what is left
                 ok, again = self._try(final=True, cancel=self._ended, deadline=deadline)
                 again = again and self._clock.monotonic() + RETRY_S < (deadline() or self._patience)
                 if again and not ok:

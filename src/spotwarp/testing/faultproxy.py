@@ -1,8 +1,9 @@
 """A loopback HTTP proxy that makes an S3 server misbehave on request.
 
 Owns one listening socket and a list of rules; everything no rule touches passes unchanged, so that signatures stay
-valid. It can refuse, throttle, delay, hang, cut a request or a reply, lose a reply after the server has obeyed, and
-truncate a body while announcing the full length. Every request is recorded before any rule is applied.
+valid. It can refuse (with Retry-After, with another clock's Date), throttle, delay, hang, drip, cut a request or a
+reply, lose a reply after the server has obeyed, truncate a body honestly or not, and leave keys out of a listing. Every
+request is recorded before any rule is applied, and with the status it was answered.
 """
 
 from __future__ import annotations
@@ -10,12 +11,16 @@ from __future__ import annotations
 import http.client
 import http.server
 import re
+import socket
 import socketserver
+import struct
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.message import Message
+from email.utils import format_datetime, parsedate_to_datetime
 from urllib.parse import unquote
 
 from spotwarp.clock import Clock, SystemClock
@@ -44,11 +49,15 @@ class Rule:
     hang: bool = False
     """Never answer (until the proxy closes)."""
     cut_request: int | None = None
-    """Read this many bytes of the body, then reset; the server never sees the request."""
+    """Read this many bytes of the body, then hang up; the server never sees the request."""
     lose_reply: bool = False
-    """Pass the request on, then reset instead of answering."""
+    """Pass the request on, then hang up instead of answering."""
     cut_reply: int | None = None
-    """Announce the whole body, send this many bytes of it, then reset."""
+    """Announce the whole body, send this many bytes of it, then hang up."""
+    reset: bool = False
+    """With one of the three above: hang up with a reset (RST) instead of an orderly end."""
+    drip_bytes_s: float | None = None
+    """Send the reply's body no faster than this."""
     shorten_reply: int | None = None
     """Send this many bytes and announce just as many: a server that lies consistently."""
     reject_header: str | None = None
@@ -58,18 +67,31 @@ class Rule:
     min_gap_s: float | None = None
     """With `status`: only when the same path was requested less than this long ago."""
     last_modified: str | None = None
-    """Replace the reply's Last-Modified."""
+    """Replace the reply's Last-Modified, in its header and in a listing."""
+    unlisted: str | None = None
+    """Leave the keys that match this expression out of a listing."""
+    list_ends_after: int | None = None
+    """End a listing after so many keys, and say that it is the whole."""
     hits: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Seen:
-    """One request as it arrived: monotonic seconds, verb, path with query, body length in bytes."""
+    """One request as it arrived: monotonic seconds, verb, path with query, body length in bytes.
+
+    `status` is what it was answered: 0 while it is under way, -1 when it was hung up on.
+    """
 
     at: float
     verb: str
     path: str
     length: int
+    status: int = 0
+
+    @property
+    def key(self) -> str:
+        """The object's key with everything after the bucket, as the client names it."""
+        return unquote(self.path.partition("?")[0]).split("/", 2)[-1]
 
 
 class FaultProxy(socketserver.ThreadingTCPServer):
@@ -106,6 +128,12 @@ class FaultProxy(socketserver.ThreadingTCPServer):
         with self.changed:
             self._rules = list(rules)
 
+    def acknowledged(self, path: str = ".") -> Counter[str]:
+        """For each key below a matching path, how many PUTs of it were answered with success."""
+        with self.changed:
+            done = [s.key for s in self._seen if s.verb == "PUT" and s.status == 200 and re.search(path, s.path)]
+        return Counter(done)
+
     def forget(self) -> None:
         """Empty the log of requests."""
         with self.changed:
@@ -119,11 +147,17 @@ class FaultProxy(socketserver.ThreadingTCPServer):
                 timeout_s,
             )
 
-    def judge(self, verb: str, path: str, headers: Message, length: int) -> Rule | None:
-        """Record the request and choose the first rule that hits it."""
-        now = self.clock.monotonic()
+    def answered(self, seen: Seen, status: int) -> None:
+        """Note what a request was answered."""
         with self.changed:
-            self._seen.append(Seen(now, verb, path, length))
+            seen.status = status
+            self.changed.notify_all()
+
+    def judge(self, seen: Seen, headers: Message) -> Rule | None:
+        """Record the request and choose the first rule that hits it."""
+        now, verb, path = seen.at, seen.verb, seen.path
+        with self.changed:
+            self._seen.append(seen)
             self.changed.notify_all()
             gap = now - self._last.get(path, float("-inf"))
             rule = next((rule for rule in self._rules if _hits(rule, verb, path, headers, gap)), None)
@@ -159,24 +193,28 @@ class _Exchange(http.server.BaseHTTPRequestHandler):
 
     def _exchange(self) -> None:
         length = int(self.headers.get("content-length") or 0)
-        rule = self.server.judge(self.command, self.path, self.headers, length) or Rule()
+        self._seen = Seen(self.server.clock.monotonic(), self.command, self.path, length)
+        rule = self.server.judge(self._seen, self.headers) or Rule()
         if rule.delay_s:
             self.server.closing.wait(rule.delay_s)
         if rule.hang:
             self.server.closing.wait()
-            return self._reset()
+            return self._hang_up(rule)
         if rule.cut_request is not None:
             self.rfile.read(min(length, rule.cut_request))
-            return self._reset()
+            return self._hang_up(rule)
         body = self.rfile.read(length)
         if rule.status is not None:
             return self._refuse(rule)
         try:
             status, headers, reply = self._forward(body)
         except (OSError, http.client.HTTPException):
-            return self._reset()  # the server is down: what a client sees then
+            return self._hang_up(rule)  # the server is down: what a client sees then
         if rule.lose_reply:
-            return self._reset()
+            return self._hang_up(rule)
+        if self.command == "GET" and "list-type=2" in self.path:
+            reply = _relisted(reply, rule)
+            headers = [(n, str(len(reply)) if n == "Content-Length" else v) for n, v in headers]
         return self._answer(status, headers, reply, rule)
 
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _exchange
@@ -197,6 +235,7 @@ class _Exchange(http.server.BaseHTTPRequestHandler):
 
     def _answer(self, status: int, headers: list[tuple[str, str]], body: bytes, rule: Rule) -> None:
         cut = rule.shorten_reply if rule.shorten_reply is not None else len(body)
+        self.server.answered(self._seen, status)
         self.send_response_only(status)
         for name, value in headers:
             if name.lower() == "content-length" and rule.shorten_reply is not None:
@@ -206,23 +245,38 @@ class _Exchange(http.server.BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(body[: rule.cut_reply if rule.cut_reply is not None else cut])
+            self._send(body[: rule.cut_reply if rule.cut_reply is not None else cut], rule.drip_bytes_s)
         if rule.cut_reply is not None:
-            self._reset()
+            self._hang_up(rule)
+
+    def _send(self, body: bytes, bytes_s: float | None) -> None:
+        piece = len(body) if bytes_s is None else max(1, int(bytes_s / 10))
+        for start in range(0, len(body), piece or 1):
+            self.wfile.write(body[start : start + piece])
+            if bytes_s is not None and self.server.closing.wait(piece / bytes_s):
+                return
 
     def _refuse(self, rule: Rule) -> None:
         body = f"<Error><Code>{rule.code}</Code><Message>injected</Message></Error>".encode()
+        self.server.answered(self._seen, rule.status or 500)
         self.send_response_only(rule.status or 500)
-        for name, value in {"Content-Type": "application/xml", **rule.headers}.items():
+        usual = {"Content-Type": "application/xml", "Date": format_datetime(self.server.clock.wall(), usegmt=True)}
+        for name, value in {**usual, **rule.headers}.items():
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
 
-    def _reset(self) -> None:
+    def _hang_up(self, rule: Rule) -> None:
+        if not self._seen.status:
+            self.server.answered(self._seen, -1)
         self.wfile.flush()
         self.close_connection = True
+        if rule.reset:
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.rfile.close()  # the socket is closed, and the reset sent, when nobody holds it any more
+            self.connection.close()
 
     def handle(self) -> None:
         """As the base class, but a client that hangs up is no error."""
@@ -230,6 +284,29 @@ class _Exchange(http.server.BaseHTTPRequestHandler):
             super().handle()
         except (ConnectionError, TimeoutError):
             self.close_connection = True
+
+
+def _relisted(page: bytes, rule: Rule) -> bytes:
+    """A page of a listing as `rule` wants it."""
+    kept = 0
+
+    def keep(found: re.Match[bytes]) -> bytes:
+        nonlocal kept
+        key = unquote(found[1].decode())
+        if rule.unlisted is not None and re.search(rule.unlisted, key):
+            return b""
+        kept += 1
+        return found[0] if rule.list_ends_after is None or kept <= rule.list_ends_after else b""
+
+    if rule.unlisted is not None or rule.list_ends_after is not None:
+        page = re.sub(rb"<Contents>.*?<Key>(.*?)</Key>.*?</Contents>", keep, page, flags=re.DOTALL)
+    if rule.list_ends_after is not None:
+        page = re.sub(rb"<NextContinuationToken>.*?</NextContinuationToken>", b"", page)
+        page = page.replace(b"<IsTruncated>true", b"<IsTruncated>false")
+    if rule.last_modified is not None:
+        stamp = parsedate_to_datetime(rule.last_modified).strftime("%Y-%m-%dT%H:%M:%S.000Z").encode()
+        page = re.sub(rb"<LastModified>.*?<", b"<LastModified>" + stamp + b"<", page)
+    return page
 
 
 @contextmanager

@@ -201,3 +201,42 @@ def test_the_pace_counts_refusals_of_one_moment_once_and_recovers() -> None:
     for _ in range(20):
         pace.faster()
     assert pace.gap_s == 0.0
+
+
+def asking(seconds: float) -> StoreUnavailable:
+    error = StoreUnavailable("SlowDown")
+    error.retry_after_s = seconds
+    return error
+
+
+def test_a_pause_that_is_asked_for_is_kept_and_jitter_comes_on_top() -> None:
+    time = Time()
+    inner = FaultyStore(MemoryStore(), Fault("put", times=1, error=asking(7.0)))
+    store = retrying(inner, time)
+    store.put("a", b"1")
+    assert 7.0 < time.now < 8.0
+    store.put_new("b", b"1")
+    assert time.now < 8.1
+
+
+def test_a_pause_holds_the_others_back_but_not_what_is_urgent() -> None:
+    time = Time()
+    inner = FaultyStore(MemoryStore(), Fault("put_new", error=asking(30.0)))
+    store = retrying(inner, time)
+    with pytest.raises(StoreUnavailable):
+        store.put_new("log/1", b"1")
+    store.with_budget(2.0).put("beat", b"1")
+    assert time.now == 0
+    store.put("pack", b"1")
+    assert time.now == pytest.approx(30.0)
+
+
+def test_a_pause_has_a_limit_and_pressing_on_ends_it() -> None:
+    time = Time()
+    pace = Pace(time)
+    pace.pause(10**9)
+    assert pace.pause_s() == Pace.PAUSE_S
+    pace.press_on()
+    assert (pace.pause_s(), pace.turn_s()) == (0.0, 0.0)
+    pace.pause(10.0)
+    assert pace.pause_s() == 0.0

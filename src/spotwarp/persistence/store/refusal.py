@@ -26,6 +26,9 @@ from spotwarp.errors import (
 EXPIRED: Final = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"})
 """Codes that say: the same request with newer credentials."""
 
+SKEWED: Final = frozenset({"RequestTimeTooSkewed", "RequestExpired"})
+"""Codes that say: your clock is wrong, or the request was signed too long ago."""
+
 _KEYS = "Check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN or AWS_PROFILE."
 _RIGHTS = "Give this key the rights to get, list and put below the prefix."
 _NETWORK = "Check the network and AWS_ENDPOINT_URL."
@@ -43,7 +46,7 @@ _BY_CODE: Final[dict[str, _Meaning]] = {
     "SignatureDoesNotMatch": (StoreDenied, _KEYS),
     "InvalidToken": (StoreDenied, _KEYS),
     **dict.fromkeys(EXPIRED, (StoreDenied, _EXPIRED)),
-    "RequestTimeTooSkewed": (StoreUnavailable, "Set this machine's clock (NTP)."),
+    **dict.fromkeys(SKEWED, (StoreUnavailable, "Set this machine's clock (NTP).")),
     "QuotaExceeded": (StoreFull, "Raise the quota, or delete objects."),
     "XMinioStorageFull": (StoreFull, "Make room on the server."),
     "NotImplemented": (StoreUnsupported, None),
@@ -110,7 +113,7 @@ def meaning(text: str, *, verb: str, key: str, url: str) -> StoreError:
         return AlreadyExists(f"{key} exists already in {url}")
     kind, hint = _BY_CODE.get(code) or _BY_STATUS.get(status) or _otherwise(status)
     reason = f"{code or 'HTTP'} ({status})"
-    return kind(f"{what}: {reason}{_skew(text) if code == 'RequestTimeTooSkewed' else ''}", hint=hint)
+    return kind(f"{what}: {reason}{clock_off(text) if code in SKEWED else ''}", hint=hint)
 
 
 def _absent_codes(verb: str) -> tuple[str, ...]:
@@ -136,11 +139,16 @@ def _silence(text: str, what: str) -> StoreError:
     return StoreUnavailable(f"{what}: no usable answer", hint=_NETWORK)
 
 
-def _skew(text: str) -> str:
-    """By how much the clocks differ, where the server says so."""
+def clock_off(text: str) -> str:
+    """By how much the clocks differ, in words, where the answer says so."""
     found = [re.search(rf"<{name}>([0-9TZ:.-]+)</{name}>", text) for name in ("RequestTime", "ServerTime")]
     try:
         ours, server = (datetime.fromisoformat(each[1]) for each in found if each is not None)
-        return f", this machine's clock is {(ours - server).total_seconds():+.0f} s off"
+        return in_words((ours - server).total_seconds())
     except (ValueError, TypeError):  # one is missing, unreadable, or without a zone
         return ""
+
+
+def in_words(off_s: float) -> str:
+    """How far this machine's clock is ahead of the server's (seconds), for the end of a sentence."""
+    return f", this machine's clock is {off_s:+.0f} s off"

@@ -22,7 +22,17 @@ from spotwarp.clock import Clock
 from spotwarp.errors import CorruptObject, ObjectMissing, StoreDenied, StoreError, StoreUnavailable, UsageError
 from spotwarp.persistence.store.api import Buffer, ObjectMeta, checked_key
 from spotwarp.persistence.store.aws import Endpoint, credentials_from, endpoint_for
-from spotwarp.persistence.store.refusal import EXPIRED, code_of, lacks_credentials, meaning, status_of
+from spotwarp.persistence.store.headers import REFUSED, Said, ask
+from spotwarp.persistence.store.refusal import (
+    EXPIRED,
+    SKEWED,
+    clock_off,
+    code_of,
+    in_words,
+    lacks_credentials,
+    meaning,
+    status_of,
+)
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, S3Config, S3Credential
@@ -34,6 +44,7 @@ STALL_S = 15.0
 BASE_S = 60.0
 SLOWEST_BYTES_S = 128 * 1024
 UNKNOWN_BYTES = 64 * 1024 * 1024
+ASK_EVERY_S = 1.0
 RENEW_S = 600.0  # the library takes a key for expired five minutes before its end
 
 Verb = Literal["put", "put_new", "get", "head", "list", "delete"]
@@ -80,6 +91,8 @@ class S3Store:
         self._lock = threading.Lock()
         self._clients: dict[Patience, Client] = {}
         self._answered = False
+        self._asking = threading.Lock()
+        self._asked = float("-inf")
 
     @property
     def url(self) -> str:
@@ -266,4 +279,27 @@ class S3Store:
                 f"{self.url}: no credentials were found, and this machine has no role of its own",
                 hint="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE.",
             )
-        return meaning(text, verb=verb, key=key, url=self.url)
+        refused = meaning(text, verb=verb, key=key, url=self.url)
+        if status_of(text) in REFUSED and isinstance(refused, StoreUnavailable):
+            refused.retry_after_s = self._said(key).retry_after_s
+        elif code_of(text) in SKEWED and not clock_off(text) and (date := self._said(key).date) is not None:
+            off = in_words((self._clock.wall() - date).total_seconds())
+            return StoreUnavailable(refused.message + off, hint=refused.hint)
+        return refused
+
+    def _said(self, key: str) -> Said:
+        """What the server's headers say now. Asked at most once in `ASK_EVERY_S`, whoever has been refused."""
+        if not self._asking.acquire(blocking=False):
+            return Said()
+        try:
+            now = self._clock.monotonic()
+            if now - self._asked < ASK_EVERY_S:
+                return Said()
+            self._asked = now
+            client = self._client(Patience(SMALL_S))
+            url = obstore.sign(client, "HEAD", key or "config", timedelta(seconds=60))
+            return ask(url, now=self._clock.wall(), ca_bundle=self._endpoint.ca_bundle)
+        except BaseError:  # no credentials to sign with
+            return Said()
+        finally:
+            self._asking.release()

@@ -1,7 +1,8 @@
 """A store that tries again, so that a hiccup is not a failure and a storm is not made worse.
 
 Owns the wait between tries and the pace between calls, both shared by all threads that use the store. It retries only
-verbs whose repetition is harmless; `put_new` passes through untouched, because its caller must read the slot.
+verbs whose repetition is harmless; `put_new` is made once, because its caller must read the slot. Where the store says
+how long it wants to be left alone (Retry-After), nothing but a heartbeat and a look at the log is sent before.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import copy
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from spotwarp.clock import Clock, Rng
 from spotwarp.errors import StoreUnavailable
@@ -18,6 +19,8 @@ from spotwarp.persistence.store.api import Buffer, ObjectMeta, Store
 from spotwarp.retry import Backoff, call
 
 T = TypeVar("T")
+
+_ITS_WISH: Final = "It is overloaded, or limits this account. It is tried again after that."
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,8 @@ class Pace:
 
     FIRST_S = 0.02
     MOST_S = 0.25
+    PAUSE_S = 300.0
+    """The longest pause that a store may ask for; beyond that it is tried again."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -43,6 +48,8 @@ class Pace:
         self._gap_s = 0.0
         self._next = float("-inf")
         self._slowed = float("-inf")
+        self._resume = float("-inf")
+        self._pressing = False
 
     @property
     def gap_s(self) -> float:
@@ -53,12 +60,28 @@ class Pace:
     def turn_s(self) -> float:
         """Take the next turn; seconds to wait for it."""
         with self._lock:
-            if not self._gap_s:
-                return 0.0
             now = self._clock.monotonic()
-            start = max(now, self._next)
+            if not self._gap_s:
+                return max(0.0, self._resume - now)
+            start = max(now, self._next, self._resume)
             self._next = start + self._gap_s
             return start - now
+
+    def pause_s(self) -> float:
+        """Seconds left of the pause that the store asked for."""
+        with self._lock:
+            return max(0.0, self._resume - self._clock.monotonic())
+
+    def pause(self, seconds: float) -> None:
+        """The store asked to be left alone for `seconds`."""
+        with self._lock:
+            if not self._pressing:
+                self._resume = max(self._resume, self._clock.monotonic() + min(seconds, self.PAUSE_S))
+
+    def press_on(self) -> None:
+        """From now on no pause is kept: the machine ends before it would."""
+        with self._lock:
+            self._pressing, self._resume, self._next = True, float("-inf"), float("-inf")
 
     def slower(self, started: float) -> None:
         """The store refused, or did not answer, a call that began at `started` (monotonic)."""
@@ -117,13 +140,23 @@ class RetryingStore:
         urgent._queues = False
         return urgent
 
+    def press_on(self) -> None:
+        """Keep no pause that the store asks for, from now on: for the last seconds of a machine."""
+        self._pace.press_on()
+
     def put(self, key: str, data: Buffer) -> None:
         """See `Store`; retried."""
         self._try(lambda: self._inner.put(key, data))
 
     def put_new(self, key: str, data: Buffer) -> None:
-        """See `Store`; not retried."""
-        self._inner.put_new(key, data)
+        """See `Store`; not retried, but not made before the store wants to be asked again."""
+        if self._pace.pause_s() > 0:
+            self._await_turn(self._clock.monotonic())
+        try:
+            self._inner.put_new(key, data)
+        except StoreUnavailable as error:
+            self._asked_s(error)
+            raise
 
     def get(self, key: str) -> bytes:
         """See `Store`; retried."""
@@ -146,14 +179,17 @@ class RetryingStore:
         self._try(lambda: self._inner.delete(key))
 
     def _try(self, verb: Callable[[], T]) -> T:
+        begun = self._clock.monotonic()
+
         def once() -> T:
-            if self._queues and (turn_s := self._pace.turn_s()) > 0:
-                self._clock.wait(self._cancel, turn_s)
+            if self._queues:
+                self._await_turn(begun)
             started = self._clock.monotonic()
             try:
                 result = verb()
-            except StoreUnavailable:
+            except StoreUnavailable as error:
                 self._pace.slower(started)
+                self._asked_s(error)
                 raise
             self._pace.faster()
             return result
@@ -165,4 +201,19 @@ class RetryingStore:
             budget_s=self._policy.budget_s,
             backoff=self._policy.backoff,
             cancel=self._cancel,
+            at_least_s=lambda _: self._pace.pause_s(),
         )
+
+    def _await_turn(self, begun: float) -> None:
+        """Wait for the turn; give up where the store wants to be left alone for longer than we may try."""
+        pause_s = self._pace.pause_s()
+        if not self._cancel.is_set() and pause_s > self._policy.budget_s - (self._clock.monotonic() - begun):
+            error = StoreUnavailable(f"{self.url} asks to be left alone for {pause_s:.0f} s more", hint=_ITS_WISH)
+            error.retry_after_s = pause_s
+            raise error
+        if (turn_s := self._pace.turn_s()) > 0:
+            self._clock.wait(self._cancel, turn_s)
+
+    def _asked_s(self, error: StoreUnavailable) -> None:
+        if error.retry_after_s:
+            self._pace.pause(error.retry_after_s)

@@ -23,6 +23,11 @@ class SingleWriterStore:
         """The same store, giving up sooner (or later); see `RetryingStore`."""
         return SingleWriterStore(self._inner.with_budget(seconds)) if isinstance(self._inner, RetryingStore) else self
 
+    def press_on(self) -> None:
+        """See `RetryingStore`."""
+        if isinstance(self._inner, RetryingStore):
+            self._inner.press_on()
+
     @property
     def url(self) -> str:
         """See `Store`."""
