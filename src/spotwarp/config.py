@@ -13,137 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from spotwarp.errors import ConfigError, UsageError
+from spotwarp import values
+from spotwarp.errors import ConfigError
 
 DIRECTORY: Final = ".spotwarp"
 FILE: Final = "config.yaml"
-
-_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_SIZES: Final = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "kB": 10**3, "MB": 10**6, "GB": 10**9}
-
-
-def duration(value: object) -> float:
-    """Seconds from `20s`, `1.5m`, `2h` or a bare number of seconds. Raises `ValueError`."""
-    if isinstance(value, bool):
-        raise ValueError("is not a duration")
-    if isinstance(value, (int, float)):
-        seconds = float(value)
-    else:
-        match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)?\s*", str(value))
-        if not match:
-            raise ValueError("is not a duration such as 20s, 5m or 1h")
-        seconds = float(match[1]) * _UNITS[match[2] or "s"]
-    if not 0 <= seconds < 10**9:
-        raise ValueError("is not a sensible duration")
-    return seconds
-
-
-def _bounded(low: float, high: float) -> Callable[[object], float]:
-    def parse(value: object) -> float:
-        seconds = duration(value)
-        if not low <= seconds <= high:
-            raise ValueError(f"must be between {spell(low)} and {spell(high)}")
-        return seconds
-
-    return parse
-
-
-def spell(seconds: float) -> str:
-    """A duration as the config file spells it."""
-    for unit in ("d", "h", "m"):
-        if seconds >= _UNITS[unit] and seconds % _UNITS[unit] == 0:
-            return f"{seconds / _UNITS[unit]:g}{unit}"
-    return f"{seconds:g}s"
-
-
-def _interval(value: object) -> float | None:
-    if value == "auto":
-        return None
-    try:
-        return _bounded(1, 86400)(value)
-    except ValueError as error:
-        raise ValueError(f"{error} (or auto)") from error
-
-
-def _size(value: object) -> int:
-    match = re.fullmatch(r"\s*([0-9]+)\s*([A-Za-z]*)\s*", str(value))
-    if isinstance(value, bool) or not match or match[2] not in _SIZES:
-        raise ValueError("is not a size such as 64MiB")
-    return int(match[1]) * _SIZES[match[2]]
-
-
-def _count(low: int, high: int) -> Callable[[object], int]:
-    def parse(value: object) -> int:
-        text = str(value)
-        if isinstance(value, bool) or not text.isdecimal() or not low <= int(text) <= high:
-            raise ValueError(f"must be a whole number between {low} and {high}")
-        return int(text)
-
-    return parse
-
-
-def _share(value: object) -> float:
-    try:
-        share = float(str(value))
-    except ValueError as error:
-        raise ValueError("must be a number between 0.1 and 0.9") from error
-    if not 0.1 <= share <= 0.9:
-        raise ValueError("must be a number between 0.1 and 0.9")
-    return share
-
-
-def _flag(value: object) -> bool:
-    known = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-    text = str(value).lower()
-    if text not in known:
-        raise ValueError("must be true or false")
-    return known[text]
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str) or not value:
-        raise ValueError("must be text")
-    return value
-
-
-def _run(value: object) -> str:
-    from spotwarp.model import checked_run
-
-    try:
-        return checked_run(_text(str(value) if isinstance(value, int) else value))
-    except UsageError as error:
-        raise ValueError(f"{error}") from error
-
-
-def patterns(value: object) -> tuple[str, ...]:
-    """The lines of an exclude list. Raises `ValueError`."""
-    if value is None:
-        return ()
-    if not isinstance(value, list) or not all(isinstance(p, str) and p.strip() for p in value):
-        raise ValueError("must be a list of patterns")
-    return tuple(str(p) for p in value)
-
-
-def _names(value: object) -> tuple[str, ...]:
-    """Names of environment variables, as a list or as one text with commas between them."""
-    names = re.split(r"[,\s]+", value.strip()) if isinstance(value, str) else value
-    if names is None or names == [""]:
-        return ()
-    if not isinstance(names, list) or not all(isinstance(n, str) and _VARIABLE.fullmatch(n) for n in names):
-        raise ValueError("must be a list of names of environment variables (never their values)")
-    return tuple(dict.fromkeys(names))
-
-
-def _targets(value: object) -> tuple[str, ...]:
-    """Commands, http(s) URLs and `env:NAME`, one or a list of them."""
-    targets = [value] if isinstance(value, str) and value.strip() else value or []
-    if not isinstance(targets, list) or not all(isinstance(t, str) and t.strip() for t in targets):
-        raise ValueError("must be a command, a URL, env:NAME, or a list of these")
-    for target in targets:
-        if target.startswith("env:") and not _VARIABLE.fullmatch(target[4:]):
-            raise ValueError("has an env: that names no variable")
-    return tuple(targets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,87 +34,121 @@ OPTIONS: Final = (
     Option(
         "remote_path",
         "",
-        _text,
+        values.text,
         "Where everything is stored: s3://bucket/prefix, file:///dir or a plain path.\n"
         "Credentials, endpoint and region come from the usual environment variables, never from here.",
     ),
     Option(
         "run",
         "main",
-        _run,
+        values.run_name,
         "The run this workspace continues. Another name is another, independent run.",
     ),
     Option(
         "interval",
         "auto",
-        _interval,
+        values.auto_or_duration,
         "How often the workspace is stored besides at every completed checkpoint:\n"
         "auto, or 1s to 24h. auto keeps the cost of a cycle under a tenth of the time.",
     ),
     Option(
         "lease",
         "20s",
-        _bounded(0.5, 3600),
+        values.bounded(0.5, 3600),
         "A holder that shows no heartbeat for this long may be taken over.",
     ),
     Option(
         "grace",
-        "30s",
-        _bounded(1, 86400),
-        "Time from SIGTERM (or a preemption notice without a deadline) to the end of the machine.",
+        "auto",
+        values.auto_or_duration,
+        "Time from SIGTERM (or a preemption notice without a deadline) to the end of the machine: 1s to 24h, or\n"
+        "auto: what the platform usually leaves (RunPod 5s, docker 10s, Kubernetes, Slurm and others 30s).",
     ),
     Option(
         "sync_share",
         "0.5",
-        _share,
+        values.share,
         "Part of that time kept for the final sync; the rest is the training command's, to save.",
+    ),
+    Option(
+        "notices",
+        "auto",
+        values.notice_sources,
+        "Whose preemption notices are watched besides SIGTERM: auto (the cloud this machine is found to be in),\n"
+        "none, or a list of aws, gcp, azure.",
+    ),
+    Option(
+        "notice_file",
+        "",
+        values.optional,
+        "A file whose appearance is a preemption notice. It may be empty, or say how much time is left:\n"
+        '{"seconds_left": 30} or {"deadline": "2030-01-31T12:00:00Z"}.',
+    ),
+    Option(
+        "notice_command",
+        "",
+        values.optional,
+        "A command that is run every notice_every: exit code 0 is no notice, 75 is one, and so is a line of output\n"
+        'such as {"seconds_left": 30}. One that does not end is listened to.',
+    ),
+    Option(
+        "notice_url",
+        "",
+        values.hook_url,
+        'An address that is asked every notice_every: {} is no notice, {"seconds_left": 30} is one. No password in it.',
+    ),
+    Option(
+        "notice_every",
+        "5s",
+        values.bounded(0.5, 3600),
+        "The pace of notice_command and notice_url.",
     ),
     Option(
         "linger",
         "10s",
-        _bounded(0, 86400),
+        values.bounded(0, 86400),
         "How long processes that the command left behind may go on after it has ended.",
     ),
     Option(
         "patience",
         "10m",
-        _bounded(0, 86400),
+        values.bounded(0, 86400),
         "How long the final sync of a command that ended by itself waits for a store that is away.",
     ),
     Option(
         "settle",
         "2s",
-        _bounded(0, 3600),
+        values.bounded(0, 3600),
         "A checkpoint counts as complete when none of its files changed for this long.",
     ),
     Option(
         "keep_resumable",
         "3",
-        _count(1, 1000),
+        values.count(1, 1000),
         "Retention: snapshots of the newest so many resumable checkpoints ...",
     ),
     Option(
         "keep_hourly",
         "24",
-        _count(0, 8760),
+        values.count(0, 8760),
         "... and one snapshot per hour, for so many hours.",
     ),
     Option(
         "prune",
         "true",
-        _flag,
+        values.flag,
         "Delete what retention let go, while running, where the credential may delete.",
     ),
     Option(
         "log_limit",
         "64MiB",
-        _size,
+        values.size,
         "The command's output is kept in .spotwarp/log/, at most this much of it.",
     ),
     Option(
         "notify",
         "[]",
-        _targets,
+        values.targets,
         "Who is told when the backup stalls or recovers, and when the run is preempted, resumed, failed or done:\n"
         "a shell command (JSON on stdin, facts in SPOTWARP_EVENT...), an http(s) URL (the same JSON as a POST),\n"
         "env:NAME where the variable NAME holds one of these (an address can be a secret), or a list of them.",
@@ -248,39 +156,39 @@ OPTIONS: Final = (
     Option(
         "stall_intervals",
         "3",
-        _count(1, 1000),
+        values.count(1, 1000),
         "The backup counts as stalled when it has been failing for so many intervals ...",
     ),
     Option(
         "stall_after",
         "10m",
-        _bounded(1, 86400),
+        values.bounded(1, 86400),
         "... or for this long, whichever comes first.",
     ),
     Option(
         "secrets",
         "[]",
-        _names,
+        values.names,
         "Names of environment variables that the command needs. `run` refuses to start while one is empty.\n"
         "Their values are never stored: where the command prints one, the stored log has *** instead.",
     ),
     Option(
         "allow_other_shape",
         "false",
-        _flag,
+        values.flag,
         "Resume with another number of processes or GPUs than the checkpoint was written by.",
     ),
     Option(
         "single_writer",
         "false",
-        _flag,
+        values.flag,
         "Use a store without create-if-absent. Nothing then stops two machines from writing one run:\n"
         "you must make sure that there is only ever one.",
     ),
     Option(
         "exclude",
         "[]",
-        patterns,
+        values.patterns,
         "What not to store, in .gitignore syntax. Always excluded: __pycache__/, SpotWarp's own\n"
         "runtime files, and certain secrets such as .env. Virtual environments are stored unless listed here.",
     ),
@@ -289,14 +197,19 @@ OPTIONS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The settings in force. Durations in seconds, sizes in bytes; `interval_s` None means auto."""
+    """The settings in force. Durations in seconds, sizes in bytes; None means auto."""
 
     remote_path: str
     run: str
     interval_s: float | None
     lease_s: float
-    grace_s: float
+    grace_s: float | None
     sync_share: float
+    notices: tuple[str, ...] | None
+    notice_file: str
+    notice_command: str
+    notice_url: str
+    notice_every_s: float
     linger_s: float
     patience_s: float
     settle_s: float
@@ -314,7 +227,8 @@ class Config:
 
 
 _FIELDS: Final = {
-    name: f"{name}_s" for name in ("interval", "lease", "grace", "linger", "patience", "settle", "stall_after")
+    name: f"{name}_s"
+    for name in ("interval", "lease", "grace", "notice_every", "linger", "patience", "settle", "stall_after")
 }
 
 

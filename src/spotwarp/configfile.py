@@ -10,8 +10,9 @@ import io
 import os
 from pathlib import Path
 
-from spotwarp.config import FILE, path_in, patterns, read
+from spotwarp.config import FILE, path_in, read
 from spotwarp.errors import ConfigError, UsageError, WorkspaceFault
+from spotwarp.values import patterns
 
 
 def write(workspace: Path, text: str) -> None:

@@ -29,6 +29,7 @@
      │  ├ WorkspaceFault     22   the workspace is missing, unreadable or full
      │  ├ SecretMissing      125  a variable that `secrets` names is empty
      │  ├ OtherShape         125  not as many processes or GPUs as the checkpoint was written by
+     │  ├ NoticeFault        125  a source of preemption notices gives no usable answer: training goes on
      │  ├ CommandNotFound    127
      │  └ CommandNotRunnable 126
      └ Interrupted           130
@@ -233,6 +234,10 @@ class SecretMissing(ExecutionError):
 
 class OtherShape(ExecutionError):
     """This machine or command does not have the number of processes or GPUs that the checkpoint was written by."""
+
+
+class NoticeFault(ExecutionError):
+    """A source of preemption notices gives no usable answer. It never ends a run."""
 
 
 class CommandNotFound(ExecutionError):

@@ -114,9 +114,9 @@ def prune(
 
     Exit codes: 0 done, 12 no right to delete, 16 a retained snapshot is damaged (nothing was deleted).
     """
-    from spotwarp.config import duration
     from spotwarp.errors import CorruptObject, StoreDenied, UsageError
     from spotwarp.persistence import prune as pruning
+    from spotwarp.values import duration
 
     try:
         grace_s = duration(grace)

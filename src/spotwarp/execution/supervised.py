@@ -12,7 +12,7 @@ import queue
 import signal
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -27,7 +27,7 @@ from spotwarp.execution.command import Command, environment, with_checkpoint
 from spotwarp.execution.control_socket import ControlSocket
 from spotwarp.execution.firstupload import screen
 from spotwarp.execution.localstate import NOTICE_FILE, runtime
-from spotwarp.execution.notice import NoticeFile
+from spotwarp.execution.notice import NoticeFile, Notices, choose, detect
 from spotwarp.execution.storing import Facts, Storing
 from spotwarp.execution.sync import Syncer
 from spotwarp.execution.terminal import OutputPump
@@ -43,6 +43,7 @@ from spotwarp.persistence.view import snapshot_facts
 TICK_S = 0.2
 OUTPUT_S = 5.0
 SEAL_S = 60.0
+PREEMPTED = 75
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +92,15 @@ class Supervised:
         self._generation, self._resumed, self._heart = generation, resumed, heart
         self._clock, self._say = clock, say
         self._events: queue.SimpleQueue[supervisor.Event] = queue.SimpleQueue()
-        self._state = supervisor.State(
-            supervisor.Policy(grace_s=config.grace_s, sync_share=config.sync_share, linger_s=config.linger_s)
+        platform = detect(os.environ)
+        policy = supervisor.Policy(sync_share=config.sync_share, linger_s=config.linger_s)
+        if config.grace_s is None:
+            policy = replace(policy, grace_s=platform.grace_s)
+        else:
+            policy = replace(policy, grace_s=config.grace_s, stop_s=config.grace_s)
+        self._state = supervisor.State(policy)
+        self._notices = Notices(
+            choose(config, platform, workspace, os.environ, clock), platform, policy.grace_s, clock=clock, say=say
         )
         self._storing = Storing(
             syncer, repository, log, config, generation=generation, clock=clock, say=say, post=self._events.put
@@ -111,7 +119,7 @@ class Supervised:
 
     def beat(self) -> tuple[str, Facts]:
         """Phase and facts for the heartbeat."""
-        return self._phase, self._storing.facts()
+        return self._phase, {**self._storing.facts(), "notices": self._notices.standing()}
 
     def fenced(self, reason: str) -> None:
         """The run has moved on; may be called from any thread."""
@@ -164,12 +172,17 @@ class Supervised:
                 self._say(f"no requests can be taken here (`spotwarp sync` from inside the run): {error.strerror}")
             stack.callback(self._finish_output)
             stack.callback(self._storing.end)
+            self._notices.start(self._events.put)
+            stack.callback(self._notices.stop)
             watch.start()  # before the command: what it finds then is known already
             stack.callback(watch.stop)
             stack.push(self._end_orphans)
             self._start()
             self._loop()
-        return self._outcome()
+        outcome = self._outcome()
+        if outcome.code == PREEMPTED:
+            self._notices.acknowledge()
+        return outcome
 
     def _end_orphans(self, kind: type[BaseException] | None, *_: object) -> None:
         """Whatever goes wrong in here, no trainer is left running without anybody beside it."""
@@ -209,10 +222,11 @@ class Supervised:
         best = newest(judge(self._root, path) for path in find(walk(self._root)))
         return os.fsdecode(best.path) if best else None
 
-    def _note_phase(self, phase: PhaseName, seconds: float | None = None) -> None:
+    def _note_phase(self, phase: PhaseName, seconds: float | None = None, reason: str = "") -> None:
         """An entry that only informs: trouble with it is told by the next sync."""
+        entry = Phase(generation=self._generation, phase=phase, seconds=seconds, reason=reason)
         with contextlib.suppress(SpotWarpError):
-            self._log.append(lambda _: Phase(generation=self._generation, phase=phase, seconds=seconds), budget_s=5.0)
+            self._log.append(lambda _: entry, budget_s=5.0)
 
     def _loop(self) -> None:
         while self._exit is None:
@@ -240,6 +254,8 @@ class Supervised:
 
         def told(number: int, _: FrameType | None) -> None:
             self._events.put(supervisor.Signalled(number, self._clock.monotonic()))
+            if number == signal.SIGTERM:
+                self._aside(self._notices.at_sigterm)
 
         def passed_on(number: int, _: FrameType | None) -> None:
             if self._tree is not None:
@@ -327,7 +343,7 @@ class Supervised:
             self._say(error.message)
         deadline = self._state.deadline
         left = max(0.0, deadline - self._clock.monotonic()) if deadline is not None else action.seconds_left
-        self._aside(lambda: self._note_phase("notice", left))
+        self._aside(lambda: self._note_phase("notice", left, action.detail))
 
     def _seal(self, action: supervisor.Seal) -> None:
         """The generation's last entry, on the receipt of the final snapshot."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
-from typing import Literal
+from typing import ClassVar, Literal
 
 
 class Sig(IntEnum):
@@ -25,12 +25,13 @@ class Sig(IntEnum):
 class Policy:
     """How the last seconds are shared out. Seconds throughout.
 
-    `grace_s` is what a SIGTERM is taken to leave us, and what a stop by the user leaves the command. Of what is left at
-    a notice, `sync_share` (at most `sync_max_s`) is kept for the final sync. `preempt_signal` tells the command to
-    save; None only writes the notice file. `overrun_s` after the deadline a final sync that still runs is given up.
+    `grace_s` is what a SIGTERM is taken to leave us, `stop_s` what a stop by the user leaves the command. Of what is
+    left at a notice, `sync_share` (at most `sync_max_s`) is kept for the final sync. `preempt_signal` tells the command
+    to save; None only writes the notice file. `overrun_s` after the deadline a final sync that still runs is given up.
     """
 
     grace_s: float = 30.0
+    stop_s: float = 30.0
     sync_share: float = 0.5
     sync_max_s: float = 120.0
     linger_s: float = 10.0
@@ -38,6 +39,8 @@ class Policy:
     overrun_s: float = 5.0
     preempt_signal: int | None = Sig.TERM
 
+
+Reason = Literal["checkpoint", "interval", "hint"]  # why a sync beside the command is started
 
 # --- Events
 
@@ -79,11 +82,20 @@ class Signalled:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """The platform announced that the machine ends in `seconds_left`."""
+    """The platform announced that the machine ends in `seconds_left`; `detail` says how it put that."""
 
     seconds_left: float
     source: str
     now: float
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """The platform said that a notice may come: worth a sync, not an end."""
+
+    now: float
+    reason: ClassVar[Reason] = "hint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +103,7 @@ class CheckpointCompleted:
     """The command finished a checkpoint."""
 
     now: float
+    reason: ClassVar[Reason] = "checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +111,7 @@ class IntervalDue:
     """The sync interval ran out."""
 
     now: float
+    reason: ClassVar[Reason] = "interval"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +138,8 @@ class Tick:
 
 
 Event = (
-    Started | ChildExited | TreeGone | Signalled | Notice | CheckpointCompleted | IntervalDue | SyncFinished | FencedOff
-    | Tick
+    Started | ChildExited | TreeGone | Signalled | Notice | Hint | CheckpointCompleted | IntervalDue | SyncFinished
+    | FencedOff | Tick
 )  # fmt: skip
 
 
@@ -150,7 +164,7 @@ class EndTree:
 class StartSync:
     """Take a snapshot beside the running command; report `SyncFinished`."""
 
-    reason: Literal["checkpoint", "interval"]
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +181,11 @@ class FinalSync:
 
 @dataclass(frozen=True, slots=True)
 class WriteNotice:
-    """Tell the command through its notice file that it has `seconds_left` to save."""
+    """Tell the command through its notice file that it has `seconds_left` to save, and the log why: `detail`."""
 
     seconds_left: float
     source: str
+    detail: str = field(default="", compare=False)  # words
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,8 +285,8 @@ def step(state: State, event: Event) -> Step:
             return _gone(state, event)
         case SyncFinished():
             return _sync_finished(state, event.ok)
-        case CheckpointCompleted() | IntervalDue():
-            return _sync_wanted(state, "checkpoint" if isinstance(event, CheckpointCompleted) else "interval")
+        case CheckpointCompleted() | IntervalDue() | Hint():
+            return _sync_wanted(state, event.reason)
         case Tick():
             return _tick(state, event.now)
         case Started():
@@ -296,7 +311,7 @@ def _before_start(state: State, event: Event) -> Step:
 def _told(state: State, event: Signalled | Notice | FencedOff) -> Step:
     match event:
         case Notice():
-            return _preempt(state, event.now, event.seconds_left, event.source)
+            return _preempt(state, event.now, event.seconds_left, event.source, event.detail)
         case FencedOff() if state.verdict is None:
             verdict = Exit(125, f"fenced: {event.reason}; what was stored before is safe, nothing after it counts")
             return _abandon(state, verdict, min(2.0, state.policy.kill_after_s))
@@ -325,8 +340,8 @@ def _terminated(state: State, now: float) -> Step:
 
 def _stop(state: State, now: float) -> Step:
     if state.phase is Phase.RUNNING and not state.tree_gone:
-        state = replace(state, phase=Phase.STOPPING, cause=Cause.STOPPED, act_at=now + state.policy.grace_s)
-        said = f"stopping: the command has {state.policy.grace_s:g} s; Ctrl-C again leaves at once, without a last sync"
+        state = replace(state, phase=Phase.STOPPING, cause=Cause.STOPPED, act_at=now + state.policy.stop_s)
+        said = f"stopping: the command has {state.policy.stop_s:g} s; Ctrl-C again leaves at once, without a last sync"
         return state, (Say(said), SignalTree(Sig.INT))
     if state.phase is Phase.SAVING:
         return _end_now(replace(state, cause=Cause.STOPPED), now, "stopping: ending the command now")
@@ -337,16 +352,15 @@ def _stop(state: State, now: float) -> Step:
     return state, (Say("the command has ended or soon will, then the last snapshot; Ctrl-C again leaves without it"),)
 
 
-def _preempt(state: State, now: float, seconds_left: float, source: str) -> Step:
-    told_before = state.deadline is not None
-    deadline = now + max(0.0, seconds_left)
-    if state.deadline is not None:
-        deadline = min(deadline, state.deadline)
+def _preempt(state: State, now: float, seconds_left: float, source: str, detail: str = "") -> Step:
+    told_before, why = state.deadline is not None, f"{source}: {detail}" if detail else source
+    known = () if state.deadline is None else (state.deadline,)
+    deadline = min((now + max(0.0, seconds_left), *known))  # a later one never lengthens
     left = deadline - now
     save_s = left - min(left * state.policy.sync_share, state.policy.sync_max_s)
     state = replace(state, deadline=deadline)
-    said = Say(f"preemption ({source}): {left:.0f} s left, of which the command has {save_s:.0f} s to save")
-    notice = WriteNotice(save_s, source)
+    split = f"{left:.1f} s left: {save_s:.1f} s for the command to save, {left - save_s:.1f} s for the final sync"
+    said, notice = Say(f"preemption ({why}): {split}"), WriteNotice(save_s, source, f"{why}; {split}")
     if state.phase is Phase.RUNNING and not state.tree_gone:
         state = replace(state, phase=Phase.SAVING, cause=Cause.PREEMPTED, act_at=now + save_s)
         return state, (said, notice, *_tell(state.policy))
@@ -355,7 +369,7 @@ def _preempt(state: State, now: float, seconds_left: float, source: str) -> Step
         tell = _tell(state.policy) if state.phase is Phase.LEAVING and not told_before else ()
         return replace(state, act_at=act_at), (said, notice, *tell)
     cancel = (CancelSync(),) if state.phase is Phase.SYNCING and state.sync is Sync.ROUTINE and not told_before else ()
-    return state, (Say(f"preemption ({source}): {left:.0f} s left"), *cancel)
+    return state, (Say(f"preemption ({why}): {left:.1f} s left"), *cancel)
 
 
 def _tell(policy: Policy) -> tuple[Action, ...]:
@@ -418,15 +432,12 @@ def _last(state: State) -> Step:
     return state, (CancelSync(),) if hurry else ()
 
 
-# --- Syncs
-
-
-def _sync_wanted(state: State, reason: Literal["checkpoint", "interval"]) -> Step:
+def _sync_wanted(state: State, reason: Reason) -> Step:
     saving = state.phase is Phase.SAVING and reason == "checkpoint"
     if not saving and (state.phase is not Phase.RUNNING or state.tree_gone):
         return state, ()  # the final sync will have it
     if state.sync is not Sync.IDLE:
-        return replace(state, again=state.again or reason == "checkpoint"), ()
+        return replace(state, again=state.again or reason != "interval"), ()
     return replace(state, sync=Sync.URGENT if saving else Sync.ROUTINE), (StartSync(reason),)
 
 
@@ -474,10 +485,8 @@ def _leave(state: State, verdict: Exit) -> Step:
 
 def _tick(state: State, now: float) -> Step:
     if state.deadline is not None and now >= state.deadline + state.policy.overrun_s:
-        late = Exit(
-            125, "the final sync did not finish before the deadline: only what earlier snapshots hold is stored"
-        )
-        return _leave(state, state.verdict or late)
+        late = "the final sync did not finish before the deadline: only what earlier snapshots hold is stored"
+        return _leave(state, state.verdict or Exit(125, late))
     if state.act_at is None or now < state.act_at:
         return state, ()
     if state.phase is Phase.LEAVING:

@@ -1,4 +1,4 @@
-"""Preemption notices: what the platform said, and the file that tells the command.
+"""How the command is told of a notice: by a file.
 
 Owns the notice file, named in the command's environment (`SPOTWARP_NOTICE_FILE`): it is absent until a notice comes,
 so a trainer may look for it between two steps. SpotWarp writes it and never reads it. Decides nothing: what a notice

@@ -1,0 +1,159 @@
+"""One HTTP request to a metadata service or a hook: bounded in time, in size, and never through a proxy.
+
+Owns the sockets. Whatever the other side does (hangs, drips, floods, lies about lengths), a request ends within its
+time and holds at most `LIMIT` bytes; every trouble is a `NoticeFault`. Proxies from the environment are not asked: a
+link-local address means this machine, and a proxy would answer for another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import io
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from urllib.parse import urlsplit
+
+from spotwarp.clock import Clock
+from spotwarp.errors import NoticeFault
+from spotwarp.execution.notice.deadline import http_date
+
+LIMIT = 64 << 10
+CONNECT_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer. Header names are in lower case; `date` is the server's own time, where it said so."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    date: datetime | None
+
+    def text(self) -> str:
+        """The body as one line of text. Raises `NoticeFault`."""
+        try:
+            return self.body.decode("ascii").strip()
+        except UnicodeDecodeError as error:
+            raise NoticeFault("the answer is not text") from error
+
+
+class Endpoint:
+    """Where to ask: `base` is an http or https URL. One request at a time. Raises `NoticeFault` for another URL."""
+
+    def __init__(self, base: str, clock: Clock) -> None:
+        try:
+            parts = urlsplit(base)
+            self._host, self._port = parts.hostname or "", parts.port
+        except ValueError as error:
+            raise NoticeFault(f"{base!r} is not an address") from error
+        if parts.scheme not in ("http", "https") or not self._host:
+            raise NoticeFault(f"{base!r} is not an http or https address")
+        self._secure = parts.scheme == "https"
+        self._prefix = parts.path.rstrip("/") + (f"?{parts.query}" if parts.query else "")
+        self._clock = clock
+        self._aborted = False
+        self._socket: socket.socket | None = None
+        self.name = parts.netloc
+
+    def ask(
+        self,
+        path: str = "",
+        *,
+        method: str = "GET",
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        timeout_s: float,
+    ) -> Reply:
+        """One request, all of it within `timeout_s` (and `CONNECT_S` for the connection). Raises `NoticeFault`."""
+        if self._aborted:
+            raise NoticeFault("no more questions")
+        limit = self._clock.monotonic() + timeout_s
+        kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+        connection = kind(self._host, self._port, timeout=min(CONNECT_S, timeout_s))
+        try:
+            return self._exchange(connection, limit, method, self._prefix + path, headers or {}, body)
+        except TimeoutError as error:
+            raise NoticeFault(f"{self.name} did not answer within {timeout_s:g} s") from error
+        except OSError as error:
+            raise NoticeFault(f"{self.name} cannot be reached: {error.strerror or error}") from error
+        except (http.client.HTTPException, ValueError) as error:
+            raise NoticeFault(f"{self.name} does not speak HTTP: {type(error).__name__}") from error
+        finally:
+            self._socket = None
+            connection.close()
+
+    def _exchange(
+        self,
+        connection: http.client.HTTPConnection,
+        limit: float,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        body: bytes | None,
+    ) -> Reply:
+        connection.connect()
+        self._socket = connection.sock
+        if self._aborted:
+            raise NoticeFault("no more questions")
+        timed = _Timed(connection.sock, limit, self._clock)
+        connection.sock = timed
+        connection.request(method, target or "/", body=body, headers={"Connection": "close", **headers})
+        answer = connection.getresponse()
+        data = answer.read(LIMIT + 1)
+        if len(data) > LIMIT:
+            raise NoticeFault(f"{self.name} answers with more than {LIMIT} bytes")
+        found = {name.lower(): value for name, value in answer.getheaders()}
+        if len(data) < int(found.get("content-length", "0")):
+            raise NoticeFault(f"{self.name} cut its answer short")
+        return Reply(answer.status, found, data, http_date(found.get("date")))
+
+    def abort(self) -> None:
+        """End the request under way, and refuse every later one. From any thread."""
+        self._aborted = True
+        sock = self._socket
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def again(self) -> None:
+        """Allow requests after `abort`."""
+        self._aborted = False
+
+
+class _Timed:
+    """A socket whose every call ends by one common moment: a timeout per call would let a drip go on for ever."""
+
+    def __init__(self, sock: socket.socket, limit: float, clock: Clock) -> None:
+        self._sock, self._limit, self._clock = sock, limit, clock
+
+    def _hurry(self) -> socket.socket:
+        left = self._limit - self._clock.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._sock.settimeout(left)
+        return self._sock
+
+    def sendall(self, data: bytes) -> None:
+        self._hurry().sendall(data)
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        return io.BufferedReader(_Reader(self))
+
+    def close(self) -> None:
+        self._sock.close()
+
+
+class _Reader(io.RawIOBase):
+    def __init__(self, timed: _Timed) -> None:
+        self._timed = timed
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        return self._timed._hurry().recv_into(buffer)

@@ -1,0 +1,88 @@
+"""A notice file of the platform's or the user's: its appearance is the notice, its content may give the time.
+
+Content: nothing, or `{"seconds_left": 30}` (since it was written), or `{"deadline": "2030-01-31T12:00:00Z"}`. A file
+that was there before the first look is a notice only if it names a deadline that is to come: what an earlier preemption
+left behind must not end every run after it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from datetime import UTC, datetime
+from pathlib import Path
+
+from spotwarp.clock import Clock
+from spotwarp.errors import NoticeFault
+from spotwarp.execution.notice.deadline import Left, after, given, left_until, read_json
+from spotwarp.execution.notice.source import Announced, Seen, Source
+
+_LIMIT = 64 << 10
+_Stamp = tuple[int, int, int, int]
+
+
+class File(Source):
+    """One path, looked at twice a second. `grace_s` is what a notice without a time leaves."""
+
+    name = "file"
+    period_s = 0.5
+
+    def __init__(self, path: Path, clock: Clock, *, grace_s: float) -> None:
+        self._path, self._clock, self._grace_s = path, clock, grace_s
+        self._old: _Stamp | None = None
+        self._first = True
+        self._half: bytes | None = None
+        """Content that could not be read as JSON: perhaps its writer is not done."""
+
+    def look(self) -> Seen:
+        """See `Source`."""
+        first, self._first = self._first, False
+        found = self._read()
+        if found is None:
+            self._old = None
+            return Seen()
+        stamp, data = found
+        if self._old == stamp:
+            return Seen()
+        left = self._left(stamp, data)
+        if left is None:
+            return Seen()
+        if first and not (left.seconds > 0 and b"deadline" in data):
+            self._old = stamp
+            return Seen(hint=f"{self._path} was there before: no notice until it changes")
+        return Seen(Announced(left.seconds, "notice", left.by))
+
+    def _left(self, stamp: _Stamp, data: bytes) -> Left | None:
+        here = self._clock.wall()
+        written = datetime.fromtimestamp(stamp[3] / 1e9, UTC)
+        grace = left_until(after(written, self._grace_s), here, None, lead_s=self._grace_s).seconds
+        if not data.strip():
+            return Left(grace, "it is empty")
+        try:
+            left = given(read_json(data), here, otherwise_s=grace)
+        except NoticeFault as fault:
+            if self._half != data:
+                self._half = data
+                return None  # whoever writes it may be in the middle; the next look decides
+            return Left(grace, fault.message)
+        if left is None or left.by != "as it says":
+            return left or Left(grace, "it gives no time")
+        since = max(0.0, (here - written).total_seconds())
+        return Left(max(0.0, left.seconds - min(since, left.seconds)), left.by)
+
+    def _read(self) -> tuple[_Stamp, bytes] | None:
+        try:
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise NoticeFault(f"{self._path} cannot be read: {error.strerror}") from error
+        try:
+            state = os.fstat(descriptor)
+            if not stat.S_ISREG(state.st_mode):
+                raise NoticeFault(f"{self._path} is not a file")
+            return (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns), os.read(descriptor, _LIMIT)
+        except OSError as error:
+            raise NoticeFault(f"{self._path} cannot be read: {error.strerror}") from error
+        finally:
+            os.close(descriptor)

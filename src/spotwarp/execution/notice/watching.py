@@ -1,0 +1,102 @@
+"""One thread for each source of notices: look, do what follows, wait, look again.
+
+Owns the threads and how the sources stand, for `status`. Nothing in here may raise into the run, delay its start or
+wait at its end: what a source does wrong is told and tried again at the pace of `course`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from spotwarp.clock import Clock
+from spotwarp.errors import NoticeFault
+from spotwarp.execution.notice.course import Course, follow
+from spotwarp.execution.notice.platform import Platform
+from spotwarp.execution.notice.source import Seen, Source
+from spotwarp.execution.supervisor import Event
+
+LEAST_WAIT_S = 0.05
+
+
+class Notices:
+    """The watchers of one attempt. `grace_s`: what a SIGTERM leaves. `say` is called from the watchers' threads."""
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        platform: Platform,
+        grace_s: float,
+        *,
+        clock: Clock,
+        say: Callable[[str], None],
+    ) -> None:
+        self._sources, self._platform, self._grace_s = tuple(sources), platform, grace_s
+        self._clock, self._say = clock, say
+        self._stop = threading.Event()
+        self._courses = {one.name: Course(one.name, one.period_s) for one in sources}
+
+    def start(self, post: Callable[[Event], None]) -> None:
+        """Begin to watch; what is to be known is given to `post`. Returns at once."""
+        for source in self._sources:
+            thread = threading.Thread(
+                target=self._watch, args=(source, post), name=f"notice-{source.name}", daemon=True
+            )
+            try:
+                thread.start()
+            except RuntimeError as error:  # the pids limit
+                self._say(f"notices: {source.name} is not watched: {error}")
+
+    def stop(self) -> None:
+        """Watch no longer. Returns at once; a look that is under way ends soon and tells nothing more."""
+        self._stop.set()
+        for source in self._sources:
+            source.abort()
+
+    def standing(self) -> str:
+        """What is watched and how that stands, in one line."""
+        sigterm = f"SIGTERM ({self._grace_s:g} s: {self._platform.why})"
+        return "; ".join([sigterm, *(f"{name} {course.standing}" for name, course in self._courses.items())])
+
+    def at_sigterm(self) -> None:
+        """Say what the sources know about a SIGTERM that has just come. May take a second."""
+        for source in self._sources:
+            try:
+                known = source.at_sigterm()
+            except NoticeFault:
+                continue
+            if known:
+                self._say(known)
+
+    def acknowledge(self) -> None:
+        """Tell platforms that wait for us that they need not. Only when everything is stored and sealed."""
+        for source in self._sources:
+            if self._courses[source.name].acted is None:
+                continue
+            try:
+                told = source.acknowledge()
+            except NoticeFault as fault:
+                told = f"{source.name} could not be told that the run has ended: {fault.message}"
+            if told:
+                self._say(told)
+
+    def _watch(self, source: Source, post: Callable[[Event], None]) -> None:
+        course = self._courses[source.name]
+        while not self._stop.is_set():
+            begun = self._clock.monotonic()
+            look: Seen | NoticeFault
+            try:
+                look = source.look()
+            except NoticeFault as fault:
+                look = fault
+            if self._stop.is_set():
+                return
+            now = self._clock.monotonic()
+            course, then = follow(replace(course, period_s=source.period_s), look, now)
+            self._courses[source.name] = course
+            for words in then.words:
+                self._say(words)
+            for event in then.events:
+                post(event)
+            self._clock.wait(self._stop, max(LEAST_WAIT_S, then.wait_s - (now - begun)))
