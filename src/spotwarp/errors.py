@@ -7,6 +7,7 @@
      │  ├ StoreUnavailable   17   try again later (retryable: the request may or may not have arrived)
      │  ├ StoreConflict      17   the store asks for the same request again (HTTP 409, retryable)
      │  ├ StoreDenied        12   fix the credentials or their rights
+     │  │  └ CredentialsExpired 12  renew the credentials (retryable: they are looked for again each time)
      │  ├ StoreFull          18   make room (quota or disk)
      │  ├ StoreUnsupported   19   the store lacks the operation (HTTP 501, or it ignores the condition)
      │  ├ BucketMissing      10   create the bucket or correct the URL
@@ -100,6 +101,12 @@ class StoreDenied(StoreError):
     """The credentials are wrong or lack a right."""
 
     exit_code = 12
+
+
+class CredentialsExpired(StoreDenied):
+    """The credentials have expired, and their source has no newer ones yet. Nothing was done."""
+
+    retryable = True
 
 
 class StoreFull(StoreError):

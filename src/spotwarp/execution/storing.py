@@ -14,6 +14,7 @@ from collections.abc import Callable
 from spotwarp.clock import Clock
 from spotwarp.config import Config
 from spotwarp.errors import (
+    CredentialsExpired,
     ExecutionError,
     Fenced,
     Interrupted,
@@ -196,7 +197,7 @@ class Storing:
             if isinstance(error, StoreFull) and self._config.prune:
                 self._make_room()
             # Even a denial can pass (renewed keys, a disk mounted again); what a store cannot do it will never do.
-            if isinstance(error, StoreDenied):
+            if isinstance(error, StoreDenied) and not isinstance(error, CredentialsExpired):
                 self._patience = min(self._patience, self._clock.monotonic() + DENIED_S)
             return False, isinstance(error, StoreError) and not isinstance(error, StoreUnsupported)
         else:

@@ -62,6 +62,8 @@ class Rule:
     """Send this many bytes and announce just as many: a server that lies consistently."""
     reject_header: str | None = None
     """With `status`: only requests that carry a header starting with this."""
+    signed_by: str | None = None
+    """With `status`: only requests signed with this access key."""
     max_key: int | None = None
     """With `status`: only keys longer than this many bytes."""
     min_gap_s: float | None = None
@@ -171,6 +173,8 @@ def _hits(rule: Rule, verb: str, path: str, headers: Message, gap: float) -> boo
         return False
     wanted = rule.reject_header
     if wanted is not None and not any(name.lower().startswith(wanted) for name in headers):
+        return False
+    if rule.signed_by is not None and f"={rule.signed_by}/" not in unquote(f"{headers.get('authorization')} {path}"):
         return False
     key = unquote(path.partition("?")[0]).split("/", 2)[-1]
     if rule.max_key is not None and len(key.encode()) <= rule.max_key:

@@ -41,6 +41,8 @@ class S3Identity:
 
 
 WRITER = S3Identity("spotwarp-writer", "writer-secret", ("Admin", "Read", "Write", "List"))
+RENEWED = S3Identity("spotwarp-renewed", "renewed-secret", WRITER.actions)
+"""A second key with the first one's rights: what the first is replaced by."""
 READER = S3Identity("spotwarp-reader", "reader-secret", ("Read", "List"))
 
 
@@ -119,7 +121,7 @@ class Seaweed:
         data = self.root / "data"
         data.mkdir(parents=True, exist_ok=True)
         config = self.root / "s3.json"
-        config.write_text(json.dumps({"identities": [_identity(i) for i in (WRITER, READER)]}))
+        config.write_text(json.dumps({"identities": [_identity(i) for i in (WRITER, RENEWED, READER)]}))
         roles = [flag for role in _ROLES for flag in self._role_flags(role)]
         with (self.root / "weed.log").open("ab") as log:
             self._process = subprocess.Popen(

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
+import traceback
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from spotwarp.errors import UsageError
 from spotwarp.persistence.store.aws import Credentials, credentials_from, endpoint_for
+from spotwarp.persistence.store.keys import LOOK_S, Keys
+from spotwarp.testing.clocks import VirtualClock
 
 
 @pytest.fixture
@@ -117,7 +123,10 @@ def test_a_secret_is_not_in_the_repr() -> None:
 @pytest.mark.parametrize(
     ("config", "profile", "word"),
     [
-        ("[default]\ncredential_process = /bin/x\n", None, "credential_process"),
+        ("[default]\ncredential_process = /nonexistent/x\n", None, "cannot be started"),
+        ("[default]\ncredential_process = 'unbalanced\n", None, "cannot be started"),
+        ("[default]\ncredential_process = false\n", None, "exit code 1"),
+        ("[default]\ncredential_process = echo hunter2\n", None, "no key"),
         ("[profile p]\nsso_session = s\n", "p", "sso_session"),
         ("[profile p]\nrole_arn = r\n", "p", "role_arn"),
         ("[default]\naws_access_key_id = A\n", None, "half"),
@@ -144,3 +153,122 @@ def test_a_damaged_file_is_named_and_not_quoted(home: Path) -> None:
     with pytest.raises(UsageError) as caught:
         credentials_from(env)
     assert "hunter2" not in f"{caught.value} {caught.value.hint} {caught.value.__cause__}"
+
+
+def printing(home: Path, **answer: object) -> dict[str, str]:
+    """An environment whose profile gets its key from a program that prints `answer`."""
+    (home / "answer.json").write_text(json.dumps(answer))
+    return {
+        **write(home, config=f"[default]\ncredential_process = cat '{home}/answer.json'\n"),
+        "PATH": os.environ["PATH"],
+    }
+
+
+def test_a_key_from_a_program(home: Path) -> None:
+    env = printing(
+        home, Version=1, AccessKeyId="A", SecretAccessKey="S", SessionToken="T", Expiration="2026-05-04T12:00:00Z"
+    )
+    assert credentials_from(env) == Credentials("A", "S", "T", True, datetime(2026, 5, 4, 12, tzinfo=UTC))
+    env = printing(home, Version=1, AccessKeyId="A", SecretAccessKey="S")
+    assert credentials_from(env) == Credentials("A", "S", None, True, None)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"Version": 2, "AccessKeyId": "A", "SecretAccessKey": "hunter2"},
+        {"Version": 1, "AccessKeyId": "A"},
+        {"Version": 1, "AccessKeyId": "A", "SecretAccessKey": ""},
+        {"Version": 1, "AccessKeyId": "A", "SecretAccessKey": ["hunter2"]},
+        {"Version": 1, "AccessKeyId": "A", "SecretAccessKey": "hunter2", "Expiration": "soon"},
+        {"Version": 1, "AccessKeyId": "A", "SecretAccessKey": "hunter2", "SessionToken": 5},
+    ],
+)
+def test_an_answer_that_is_no_key_is_refused_and_not_repeated(home: Path, answer: dict[str, object]) -> None:
+    with pytest.raises(UsageError, match="no key") as caught:
+        credentials_from(printing(home, **answer))
+    assert "hunter2" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_program_that_does_not_answer_is_given_up(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spotwarp.persistence.store.credential_process.LIMIT_S", 0.2)
+    env = write(home, config="[default]\ncredential_process = sh -c 'echo hunter2; exec sleep 60'\n")
+    with pytest.raises(UsageError, match="within") as caught:
+        credentials_from({**env, "PATH": os.environ["PATH"]})
+    assert "hunter2" not in "".join(traceback.format_exception(caught.value))
+
+
+# --- renewal
+
+
+def file_key(home: Path, name: str) -> dict[str, str]:
+    return write(home, credentials=f"[default]\naws_access_key_id = {name}\naws_secret_access_key = s\n")
+
+
+def access(keys: Keys) -> str:
+    key, _ = keys.current()
+    assert key is not None
+    return key.access_key
+
+
+def test_a_refused_key_is_looked_for_again_and_once_for_all_that_were_refused(home: Path) -> None:
+    clock = VirtualClock()
+    keys = Keys(file_key(home, "OLD"), clock)
+    began = clock.monotonic()
+    clock.advance(10)
+    assert not keys.renew(began), "there is nothing newer"
+    assert access(keys) == "OLD"
+    file_key(home, "NEW")
+    clock.advance(10)
+    assert keys.renew(began)
+    assert access(keys) == "NEW"
+    assert keys.renew(began), "one that was sent with the old key is sent again"
+    clock.advance(10)
+    assert not keys.renew(clock.monotonic())
+
+
+def test_a_source_that_fails_leaves_the_old_key(home: Path) -> None:
+    clock = VirtualClock()
+    keys = Keys(file_key(home, "OLD"), clock)
+    (home / ".aws/credentials").write_text("half a fi")
+    clock.advance(1000)
+    assert access(keys) == "OLD"
+    assert not keys.renew(clock.monotonic())
+
+
+def test_a_file_is_looked_at_now_and_then(home: Path) -> None:
+    clock = VirtualClock()
+    keys = Keys(file_key(home, "OLD"), clock)
+    file_key(home, "NEW")
+    clock.advance(LOOK_S / 2)
+    assert access(keys) == "OLD"
+    clock.advance(LOOK_S)
+    assert access(keys) == "NEW"
+
+
+def test_a_spent_variable_gives_way_to_the_file(home: Path) -> None:
+    clock = VirtualClock()
+    env = {**file_key(home, "NEW"), "AWS_ACCESS_KEY_ID": "OLD", "AWS_SECRET_ACCESS_KEY": "s"}
+    keys = Keys(env, clock)
+    assert access(keys) == "OLD"
+    clock.advance(10)
+    assert keys.renew(clock.monotonic())
+    assert access(keys) == "NEW"
+    clock.advance(LOOK_S * 2)
+    assert access(keys) == "NEW", "the spent one does not come back"
+
+
+@pytest.mark.parametrize(("life_s", "again_s"), [(10, 8), (100, 80), (400, 300), (86400, LOOK_S), (-5, 1)])
+def test_a_key_with_an_end_is_renewed_before_it(home: Path, life_s: float, again_s: float) -> None:
+    clock = VirtualClock()
+
+    def answer(name: str) -> dict[str, str]:
+        until = (clock.wall() + timedelta(seconds=life_s)).isoformat()
+        return printing(home, Version=1, AccessKeyId=name, SecretAccessKey="s", Expiration=until)
+
+    keys = Keys(answer("OLD"), clock)
+    answer("NEW")
+    clock.advance(again_s - 0.5)
+    assert access(keys) == "OLD"
+    clock.advance(1.0)
+    assert access(keys) == "NEW"

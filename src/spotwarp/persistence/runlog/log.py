@@ -19,6 +19,7 @@ from spotwarp.clock import Clock, Rng
 from spotwarp.errors import (
     AlreadyExists,
     CorruptObject,
+    CredentialsExpired,
     Fenced,
     LeaseError,
     ObjectMissing,
@@ -238,7 +239,7 @@ class RunLog:
                 if mine is not None:
                     return mine
                 error = StoreUnavailable(f"{key} is taken, but cannot be read")
-            except StoreConflict as conflict:  # R4: nothing was decided
+            except (StoreConflict, CredentialsExpired) as conflict:  # R4: nothing was decided
                 error = conflict
             except StoreUnavailable as silence:
                 mine = self._slot_is_mine(key, entry)
@@ -258,7 +259,7 @@ class RunLog:
             return decode(self._store.get(key), entry.n, key).nonce == entry.nonce
         except UnsupportedFormat:
             return False
-        except (ObjectMissing, CorruptObject, StoreUnavailable, StoreConflict):
+        except (ObjectMissing, CorruptObject, StoreUnavailable, StoreConflict, CredentialsExpired):
             return None
 
     def _back_off(self, delay: float) -> float:

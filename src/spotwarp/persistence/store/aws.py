@@ -1,7 +1,8 @@
 """Where an S3 bucket is and who may use it, from the variables and files that every AWS tool reads.
 
-Owns the reading of `AWS_*`, `~/.aws/config` and `~/.aws/credentials`, and nothing else: it opens no connection and
-keeps no secret longer than its caller does. A setting that cannot be honoured is refused by name, never ignored.
+Owns the reading of `AWS_*`, `~/.aws/config` and `~/.aws/credentials` (and the asking of the program that a profile
+names), and nothing else: it opens no connection and keeps no secret longer than its caller does. A setting that cannot
+be honoured is refused by name, never ignored.
 """
 
 from __future__ import annotations
@@ -10,23 +11,37 @@ import configparser
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from spotwarp.errors import UsageError
+from spotwarp.persistence.store import credential_process
 
 DEFAULT_REGION = "us-east-1"
-_ELSEWHERE = ("credential_process", "sso_session", "sso_start_url", "role_arn", "source_profile")
+_ELSEWHERE = ("sso_session", "sso_start_url", "role_arn", "source_profile")
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """An access key; `token` for a temporary one. `renewable` when it was read from a file that may change."""
+    """An access key; `token` for a temporary one. `renewable` when it was read from a file that may change.
+
+    `expires` is when it ends, where the program that gave it said so.
+    """
 
     access_key: str
     secret_key: str = field(repr=False)
     token: str | None = field(default=None, repr=False)
     renewable: bool = False
+    expires: datetime | None = None
+
+    def same_key(self, other: Credentials | None) -> bool:
+        """Whether `other` is this key, wherever it was found."""
+        return other is not None and (self.access_key, self.secret_key, self.token) == (
+            other.access_key,
+            other.secret_key,
+            other.token,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +90,19 @@ def endpoint_for(bucket: str, env: Mapping[str, str]) -> Endpoint:
     )
 
 
-def credentials_from(env: Mapping[str, str]) -> Credentials | None:
+def credentials_from(env: Mapping[str, str], *, spent: Credentials | None = None) -> Credentials | None:
     """The access key in `env`, else the profile's, else None (the machine's own role, if it has one).
 
-    Raises `UsageError` for a profile that is missing, half filled in, or gets its key in a way not supported here.
+    `spent` is a key that has expired: a variable that holds it no longer wins over the profile, since a process's
+    variables cannot be renewed from outside, and a file can. Raises `UsageError` for a profile that is missing, half
+    filled in, or gets its key in a way not supported here.
     """
     access, secret = env.get("AWS_ACCESS_KEY_ID"), env.get("AWS_SECRET_ACCESS_KEY")
     if access and secret:
-        return Credentials(access, secret, env.get("AWS_SESSION_TOKEN") or None)
-    if access or secret:
+        given = Credentials(access, secret, env.get("AWS_SESSION_TOKEN") or None)
+        if not given.same_key(spent):
+            return given
+    elif access or secret:
         raise UsageError("only one of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY is set", hint="Set both, or neither.")
     profile = _profile(env)
     access, secret = profile.get("aws_access_key_id"), profile.get("aws_secret_access_key")
@@ -92,11 +111,14 @@ def credentials_from(env: Mapping[str, str]) -> Credentials | None:
     name = _profile_name(env)
     if access or secret:
         raise UsageError(f"the AWS profile {name!r} has only half of an access key", hint="Add the other half.")
+    if command := profile.get("credential_process"):
+        answer = credential_process.run(command, env)
+        return Credentials(answer.access_key, answer.secret_key, answer.token, renewable=True, expires=answer.expires)
     elsewhere = next((key for key in _ELSEWHERE if key in profile), None)
     if elsewhere is not None:
         raise UsageError(
-            f"the AWS profile {name!r} gets its key through {elsewhere}, which SpotWarp does not run",
-            hint=f'Run: eval "$(aws configure export-credentials --profile {name} --format env)"',
+            f"the AWS profile {name!r} gets its key through {elsewhere}, which SpotWarp does not do",
+            hint=f"Add to the profile: credential_process = aws configure export-credentials --profile {name}",
         )
     return None
 

@@ -14,6 +14,7 @@ from typing import Final
 from spotwarp.errors import (
     AlreadyExists,
     BucketMissing,
+    CredentialsExpired,
     ObjectMissing,
     StoreConflict,
     StoreDenied,
@@ -26,6 +27,9 @@ from spotwarp.errors import (
 EXPIRED: Final = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"})
 """Codes that say: the same request with newer credentials."""
 
+REPLACED: Final = frozenset({"InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch"})
+"""Codes of a key that is not known: perhaps it was replaced, and its source has the new one."""
+
 SKEWED: Final = frozenset({"RequestTimeTooSkewed", "RequestExpired"})
 """Codes that say: your clock is wrong, or the request was signed too long ago."""
 
@@ -33,7 +37,7 @@ _KEYS = "Check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN or AW
 _RIGHTS = "Give this key the rights to get, list and put below the prefix."
 _NETWORK = "Check the network and AWS_ENDPOINT_URL."
 _REGION = "Set AWS_REGION to the bucket's region, and AWS_ENDPOINT_URL to its server."
-_EXPIRED = "Renew the credentials: in the AWS profile's file they are picked up by themselves."
+_EXPIRED = "Write new credentials into the AWS profile's file (~/.aws/credentials): they are picked up from there."
 _LOST_ON_THE_WAY = "It will be sent again."
 
 _Meaning = tuple[type[StoreError], str | None]
@@ -45,7 +49,7 @@ _BY_CODE: Final[dict[str, _Meaning]] = {
     "InvalidAccessKeyId": (StoreDenied, _KEYS),
     "SignatureDoesNotMatch": (StoreDenied, _KEYS),
     "InvalidToken": (StoreDenied, _KEYS),
-    **dict.fromkeys(EXPIRED, (StoreDenied, _EXPIRED)),
+    **dict.fromkeys(EXPIRED, (CredentialsExpired, _EXPIRED)),
     **dict.fromkeys(SKEWED, (StoreUnavailable, "Set this machine's clock (NTP).")),
     "QuotaExceeded": (StoreFull, "Raise the quota, or delete objects."),
     "XMinioStorageFull": (StoreFull, "Make room on the server."),

@@ -19,12 +19,14 @@ from obstore.exceptions import BaseError
 from obstore.store import S3Store as Client
 
 from spotwarp.clock import Clock
-from spotwarp.errors import CorruptObject, ObjectMissing, StoreDenied, StoreError, StoreUnavailable, UsageError
+from spotwarp.errors import CorruptObject, ObjectMissing, StoreDenied, StoreError, StoreUnavailable
 from spotwarp.persistence.store.api import Buffer, ObjectMeta, checked_key
-from spotwarp.persistence.store.aws import Endpoint, credentials_from, endpoint_for
+from spotwarp.persistence.store.aws import Endpoint, endpoint_for
 from spotwarp.persistence.store.headers import REFUSED, Said, ask
+from spotwarp.persistence.store.keys import Keys
 from spotwarp.persistence.store.refusal import (
     EXPIRED,
+    REPLACED,
     SKEWED,
     clock_off,
     code_of,
@@ -45,7 +47,7 @@ BASE_S = 60.0
 SLOWEST_BYTES_S = 128 * 1024
 UNKNOWN_BYTES = 64 * 1024 * 1024
 ASK_EVERY_S = 1.0
-RENEW_S = 600.0  # the library takes a key for expired five minutes before its end
+EARLY_S = 300.0  # the library takes a key for expired five minutes before its end
 
 Verb = Literal["put", "put_new", "get", "head", "list", "delete"]
 
@@ -87,7 +89,7 @@ class S3Store:
         self._env = env
         self._clock = clock
         self._endpoint = endpoint_for(bucket, env)
-        self._credentials = credentials_from(env)
+        self._keys = Keys(env, clock)
         self._lock = threading.Lock()
         self._clients: dict[Patience, Client] = {}
         self._answered = False
@@ -152,12 +154,13 @@ class S3Store:
 
     def head(self, key: str) -> ObjectMeta:
         """See `Store`."""
+        began = self._clock.monotonic()
         try:
             meta = obstore.head(self._client(Patience(SMALL_S)), checked_key(key))
         except (BaseError, FileNotFoundError) as error:
             if 400 <= (status_of(str(error)) or 0) < 500:
                 self._say_why(key)
-            raise self._translate(error, "head", key) from error
+            raise self._translate(error, "head", key, began) from error
         return ObjectMeta(key, meta["size"], meta["last_modified"])
 
     def list(self, prefix: str) -> Iterator[ObjectMeta]:
@@ -225,7 +228,7 @@ class S3Store:
                 config=config,
                 client_options=options,
                 retry_config={"max_retries": 0},
-                credential_provider=self._provide if self._credentials is not None else None,
+                credential_provider=self._provide if self._keys.known else None,
             )
         except BaseError as error:
             raise StoreDenied(
@@ -234,41 +237,30 @@ class S3Store:
             ) from error
 
     def _provide(self) -> S3Credential:
-        """The key for the library, which asks again when it expires; that is how a rewritten file is noticed."""
-        self._renewed()
-        credentials = self._credentials
-        if credentials is None:  # this provider is only given to the library when there is a key
+        """The key for the library, which asks again when it takes it for expired."""
+        key, good_for_s = self._keys.current()
+        if key is None:  # this provider is only given to the library when there is a key
             raise StoreDenied("there is no AWS key", hint="Set AWS_ACCESS_KEY_ID.")
-        expiry = self._clock.wall() + timedelta(seconds=RENEW_S) if credentials.renewable else None
+        expiry = None if good_for_s is None else self._clock.wall() + timedelta(seconds=EARLY_S + good_for_s)
         return {
-            "access_key_id": credentials.access_key,
-            "secret_access_key": credentials.secret_key,
-            "token": credentials.token,
+            "access_key_id": key.access_key,
+            "secret_access_key": key.secret_key,
+            "token": key.token,
             "expires_at": expiry,
         }
 
-    def _renewed(self) -> bool:
-        """Read the credentials again; True when they are other ones now. A file that is just being written is left."""
-        try:
-            new = credentials_from(self._env)
-        except UsageError:
-            return False
-        if new is None or new == self._credentials:
-            return False
-        self._credentials = new
-        return True
-
     @contextmanager
     def _translated(self, verb: Verb, key: str) -> Iterator[None]:
+        began = self._clock.monotonic()
         try:
             yield
         except (BaseError, FileNotFoundError) as error:
-            raise self._translate(error, verb, key) from error
+            raise self._translate(error, verb, key, began) from error
         self._answered = True
 
-    def _translate(self, error: Exception, verb: Verb, key: str) -> StoreError:
+    def _translate(self, error: Exception, verb: Verb, key: str, began: float) -> StoreError:
         text = str(error)
-        if code_of(text) in EXPIRED and self._renewed():
+        if code_of(text) in EXPIRED | REPLACED and self._keys.renew(began):
             with self._lock:
                 self._clients.clear()  # each holds the old key
             return StoreUnavailable(f"{self.url}: the credentials had expired and were read again")

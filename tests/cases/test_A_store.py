@@ -1,0 +1,131 @@
+"""Cases A of the object store that misbehaves, through whole programs against a real S3 server behind a proxy."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spotwarp.testing.checkpoints import huggingface_files, write_files
+from spotwarp.testing.faultproxy import FaultProxy, Rule
+from spotwarp.testing.product import Machine
+from spotwarp.testing.pytest_product import bucket, rent, ws
+from spotwarp.testing.pytest_seaweed import s3_proxy, s3_url, seaweed_server
+from spotwarp.testing.seaweed import RENEWED, WRITER, S3Identity, Seaweed
+
+__all__ = ["bucket", "rent", "s3_proxy", "s3_url", "seaweed_server", "ws"]
+
+pytestmark = pytest.mark.slow
+
+Rent = Callable[..., Machine]
+COUNTING = "i=0; until test -e go; do i=$((i+1)); echo $i > count; sleep 0.05; done; exit $(cat go)"
+
+
+@pytest.fixture
+def remote(rent: Rent, seaweed_server: Seaweed, s3_proxy: FaultProxy, s3_url: str) -> Machine:
+    """An initialised workspace whose real S3 server is reached through a proxy."""
+    return rent(remote=s3_url, env=seaweed_server.env(endpoint=s3_proxy.endpoint)).init()
+
+
+def checkpoints(machine: Machine, count: int = 8) -> int:
+    """So many checkpoints, each of which makes a pack of its own; how many bytes of them cannot be compressed."""
+    for step in range(1, count + 1):
+        place = write_files(machine.path / f"out/checkpoint-{step}", huggingface_files(step=step))
+        (place / "more.bin").write_bytes(os.urandom(300_000))
+    return count * 300_000
+
+
+# --- A19
+
+
+def credentials_file(home: Path, identity: S3Identity) -> None:
+    """Replace the shared credentials file whole."""
+    (home / ".aws").mkdir(parents=True, exist_ok=True)
+    new = home / ".aws/new"
+    new.write_text(
+        f"[default]\naws_access_key_id = {identity.access_key}\naws_secret_access_key = {identity.secret_key}\n"
+    )
+    new.rename(home / ".aws/credentials")
+
+
+@pytest.fixture
+def keyed(rent: Rent, seaweed_server: Seaweed, s3_proxy: FaultProxy, s3_url: str, tmp_path: Path) -> Machine:
+    """As `remote`, with the key in the shared credentials file of the home directory `tmp_path/home`."""
+    home = tmp_path / "home"
+    credentials_file(home, WRITER)
+    env = {"AWS_ENDPOINT_URL": s3_proxy.endpoint, "AWS_REGION": "us-east-1", "HOME": str(home)}
+    return rent(remote=s3_url, env=env).init()
+
+
+EXPIRED = Rule(verb="PUT|POST", status=400, code="ExpiredToken", signed_by=WRITER.access_key)
+
+
+def nothing_sent_twice(proxy: FaultProxy, random_bytes: int) -> None:
+    """Each pack was acknowledged once, and together they are no more than what there is."""
+    packs = proxy.acknowledged("/packs/")
+    assert set(packs.values()) == {1}
+    sent = sum(s.length for s in proxy.seen if s.verb == "PUT" and s.status == 200 and "/packs/" in s.path)
+    assert random_bytes <= sent < random_bytes * 1.2
+
+
+@pytest.mark.parametrize("source", ["file", "variables"])
+def test_A19_a_key_that_ends_in_the_middle_of_an_upload(
+    keyed: Machine, s3_proxy: FaultProxy, tmp_path: Path, source: str
+) -> None:
+    """The file is rewritten while the upload fails: it goes on where it was. A spent variable gives way to the file."""
+    size = checkpoints(keyed)
+    old = {"AWS_ACCESS_KEY_ID": WRITER.access_key, "AWS_SECRET_ACCESS_KEY": WRITER.secret_key}
+    s3_proxy.forget()
+    s3_proxy.rule(Rule(**{**vars(EXPIRED), "skip": 5}))
+    program = keyed.start("sync", env=old if source == "variables" else {})
+    program.until(lambda: any(s.status == 400 for s in s3_proxy.seen), "a refusal")
+    credentials_file(tmp_path / "home", RENEWED)
+    program.end(0)
+    nothing_sent_twice(s3_proxy, size)
+    assert keyed.facts("check", "--read-data")["problems"] == []
+
+
+PROGRAM = """
+import json, sys, datetime
+calls = open(sys.argv[1], "a+")
+print("called", file=calls, flush=True)
+calls.seek(0)
+key = {old} if len(calls.readlines()) < 2 else {new}
+until = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=10)
+print(json.dumps({{"Version": 1, "AccessKeyId": key[0], "SecretAccessKey": key[1], "Expiration": until.isoformat()}}))
+"""
+
+
+def test_A19_a_key_from_a_program_that_lasts_ten_seconds(keyed: Machine, s3_proxy: FaultProxy, tmp_path: Path) -> None:
+    home, calls = tmp_path / "home", tmp_path / "calls"
+    keys = [(i.access_key, i.secret_key) for i in (WRITER, RENEWED)]
+    (home / "key.py").write_text(PROGRAM.format(old=keys[0], new=keys[1]))
+    (home / ".aws/credentials").unlink()
+    (home / ".aws/config").write_text(f"[default]\ncredential_process = '{sys.executable}' '{home}/key.py' '{calls}'\n")
+    size = checkpoints(keyed)
+    s3_proxy.forget()
+    s3_proxy.rule(Rule(**{**vars(EXPIRED), "skip": 5}))
+    keyed("sync")
+    nothing_sent_twice(s3_proxy, size)
+    assert 2 <= len(calls.read_text().splitlines()) <= 8, "the program is not asked for every request"
+
+
+def test_A19_with_nothing_fresher_training_goes_on_and_what_is_not_stored_is_told(
+    keyed: Machine, s3_proxy: FaultProxy, tmp_path: Path
+) -> None:
+    program = keyed.start("run", "--command", COUNTING)
+    program.until(lambda: (keyed.path / "count").exists() and keyed.snapshots(), "a first snapshot")
+    s3_proxy.rule(EXPIRED)
+    keyed.file("work", os.urandom(100_000))
+    program.until(lambda: "NOT STORED" in program.err, "the word that nothing is stored", 120)
+    status = keyed("status", "--json", code=1).json
+    assert "ExpiredToken" in status["errors"]
+    assert status["at_risk_bytes"] >= 100_000
+    assert status["at_risk_s"] > 0
+    credentials_file(tmp_path / "home", RENEWED)
+    program.until(lambda: "storing works again" in program.err, "the new key to be found", 60)
+    keyed.file("go", "4")
+    assert "everything is stored" in program.end(4).err
