@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from spotwarp.persistence.store.probe import ProbeResult
 
 
+MOST_NAMED = 8
+
+
 def register(app: typer.Typer) -> None:
     """Add the verb."""
     app.command("init")(init)
@@ -68,6 +71,7 @@ def init(
                 "repository": made["repository"],
                 "created": made["created"],
                 "snapshots": made["snapshots"],
+                "left_out": _withheld(workspace),
                 "probe": asdict(found),
             }
         )
@@ -201,6 +205,21 @@ def _tell(workspace: Path, settled: _Settled, found: ProbeResult, made: dict[str
     render.line(
         f"              {'delete allowed' if found.deletable else 'delete not allowed: old data is kept for ever'}"
     )
+    render.line(
+        "  left out    __pycache__/, SpotWarp's own runtime files, and secrets by their names (.env, .ssh/ ...)"
+    )
+    if withheld := _withheld(workspace):
+        render.line(f"              here: {', '.join(withheld)}: not stored; name the variables in them in `secrets:`")
     if settled.single_writer:
         render.line("  WARNING     single-writer: NOTHING stops a second machine from destroying this run")
     render.line("next: spotwarp run --command 'python train.py'")
+
+
+def _withheld(workspace: Path) -> list[str]:
+    """The secret files that are here; none named where looking takes too long (the first sync names them)."""
+    from spotwarp.config import load
+    from spotwarp.execution.parts import glance
+    from spotwarp.execution.secrets import left_out
+
+    seen = glance(workspace, load(workspace, env={}).exclude, SystemClock())
+    return left_out(seen.skipped)[:MOST_NAMED] if seen else []

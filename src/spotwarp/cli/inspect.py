@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -10,10 +11,12 @@ import typer
 from spotwarp.cli import render
 from spotwarp.cli.context import Context, enter, here
 from spotwarp.config import find_workspace
-from spotwarp.errors import CorruptObject, SpotWarpError, StoreError, UnsupportedFormat
+from spotwarp.errors import CorruptObject, SpotWarpError, StoreError, UnsupportedFormat, WorkspaceFault
 from spotwarp.model import human_bytes, human_seconds
 
 if TYPE_CHECKING:
+    from spotwarp.clock import Clock
+    from spotwarp.execution.parts import Part
     from spotwarp.persistence.view import RunView
 
 STATUS_BUDGET_S = 10.0
@@ -50,11 +53,13 @@ def status(
         seen = _with_local(_view(opened), opened)
     except StoreError as error:
         return _local_status(error, as_json=as_json)
-    failing = 1 if seen.errors or (seen.state == "silent" and not seen.readonly) else 0
+    failing = 1 if seen.errors or seen.lacking or (seen.state == "silent" and not seen.readonly) else 0
+    parts = _parts(opened)
     if as_json:
-        render.facts(asdict(seen))
+        render.facts({**asdict(seen), "downloadable": [{**asdict(p), "exclude": p.exclude} for p in parts]})
         return failing
     rows = [
+        *_loud(seen, opened),
         ("run", f"{seen.run}: {seen.state}" + (f", generation {seen.generation}" if seen.generation else "")),
         ("held by", f"{seen.holder}, since {seen.since}" if seen.holder else "nobody"),
         ("heartbeat", f"{human_seconds(seen.beat_age_s)} ago" if seen.beat_age_s is not None else "none"),
@@ -66,13 +71,44 @@ def status(
         rows.append(("last loss", f"{seen.loss:.4f}" + (f" at step {seen.step}" if seen.step is not None else "")))
     if seen.exit is not None:
         rows.append(("exit code", str(seen.exit)))
-    if seen.errors:
-        rows.append(("FAILING", f"{seen.errors} (since {seen.errors_since})"))
+    if seen.notify_error:
+        rows.append(("not told", seen.notify_error))
     if seen.readonly:
         rows.append(("READ-ONLY", seen.readonly))
+    rows += [("stored too", f"{p.path}: {p.kind}, {human_bytes(p.bytes)}   {p.exclude}") for p in parts]
     for name, value in rows:
         render.line(f"{name:14} {value}")
     return failing
+
+
+def _parts(opened: Context) -> list[Part]:
+    """What here is large, is stored, and could be downloaded again; nothing where looking takes too long."""
+    from spotwarp.execution.parts import downloadable, glance
+
+    try:
+        seen = glance(opened.workspace, opened.config.exclude, opened.clock)
+    except WorkspaceFault:
+        return []
+    return downloadable(seen.entries) if seen else []
+
+
+def _loud(seen: RunView, opened: Context) -> list[tuple[str, str]]:
+    """What must be read before everything else."""
+    rows = []
+    if seen.errors:
+        age = _seconds_since(seen.errors_since, opened.clock)
+        lasted = f" for {human_seconds(age)}" if age is not None else ""
+        rows.append(("NOT STORED", f"{'STALLED' if seen.stalled else 'failing'}{lasted}: {seen.errors}"))
+    if seen.lacking:
+        rows.append(("NOT STORED", seen.lacking))
+    return rows
+
+
+def _seconds_since(wall: str, clock: Clock) -> float | None:
+    try:
+        return max(0.0, (clock.wall() - datetime.fromisoformat(wall)).total_seconds())
+    except ValueError:
+        return None
 
 
 def _with_local(seen: RunView, opened: Context) -> RunView:
@@ -90,6 +126,9 @@ def _with_local(seen: RunView, opened: Context) -> RunView:
         at_risk_bytes=known["at_risk_bytes"],
         errors=str(known["error"] or ""),
         errors_since=str(known["error_since"] or ""),
+        stalled=bool(known.get("stalled")),
+        lacking=str(known.get("lacking") or ""),
+        notify_error=str(known.get("notify_error") or ""),
     )
 
 
@@ -129,6 +168,8 @@ def _local_status(error: StoreError, *, as_json: bool) -> int:
     if as_json:
         render.facts({"store_error": error.message, **known})
     else:
+        word = "STALLED" if known.get("stalled") else "failing"
+        render.line(f"{'NOT STORED':14} {word}: {known.get('error') or error.message}")
         render.note(f"the store is not reachable: {error.message}")
         for name, value in known.items():
             render.line(f"{name:14} {value}")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,14 +20,19 @@ from typing import Any
 
 from spotwarp.clock import Clock, Rng
 from spotwarp.config import Config, load
-from spotwarp.errors import ConfigError, ExecutionError, Interrupted, LocalWork
+from spotwarp.errors import ConfigError, ExecutionError, Interrupted, LocalWork, SpotWarpError, UsageError
 from spotwarp.execution import lock
 from spotwarp.execution.claiming import Claimant, claim, last_claim
 from spotwarp.execution.command import Command, resolve
 from spotwarp.execution.leftovers import refuse_leftovers
 from spotwarp.execution.localstate import runtime
+from spotwarp.execution.news import Fact
+from spotwarp.execution.notifier import Notifier
+from spotwarp.execution.redaction import Redactor
 from spotwarp.execution.restoring import Restorer, refuse_ended
+from spotwarp.execution.secrets import require
 from spotwarp.execution.starter import refuse_missing
+from spotwarp.execution.storing import lacking
 from spotwarp.execution.supervised import Outcome, Supervised
 from spotwarp.execution.sync import Syncer
 from spotwarp.execution.workspace import Choice, is_empty, origin_of
@@ -68,13 +74,19 @@ def run_job(
     ask: Callable[[str], str] | None = None,
 ) -> Outcome:
     """Run the command to its end, whatever that is. Must be called from the main thread (signals)."""
+    redactor = Redactor(require(config.secrets, os.environ))
+
+    def tell(line: str) -> None:
+        say(redactor.text(line))
+
     with (
         lock.hold(workspace, what="run", since=clock.wall().isoformat(timespec="seconds")),
         _interruptible() as cancel,
     ):
         return _Job(
-            workspace, config, repository, log, wish, clock=clock, rng=rng, say=say, ask=ask, cancel=cancel
-        ).run()
+            workspace, config, repository, log, wish,
+            clock=clock, rng=rng, say=tell, ask=ask, cancel=cancel, redactor=redactor,
+        ).run()  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -123,11 +135,16 @@ class _Job:
         say: Say,
         ask: Callable[[str], str] | None,
         cancel: threading.Event,
+        redactor: Redactor,
     ) -> None:
         self._root, self._config, self._repository, self._log = workspace, config, repository, log
         self._wish, self._clock, self._rng, self._say, self._ask = wish, clock, rng, say, ask
         self._restorer = Restorer(workspace, config, repository, log, clock=clock, say=say, cancel=cancel)
         self._supervised: Supervised | None = None
+        self._redactor, self._generation = redactor, 0
+        self._notifier = Notifier(
+            config.notify, clock=clock, env=os.environ, origin=self._origin, say=say, redact=redactor.text
+        )
         self._lost: Refusal | None = None
         self._only_stored = False
         """Nothing is in the workspace that is not in the run: whoever ends us here loses nothing."""
@@ -141,6 +158,22 @@ class _Job:
                 raise
             self._say(stopped.message)
             return Outcome(75 if self._only_stored else 125, stopped.message, None)
+        except SpotWarpError as error:
+            if self._ask is None and not isinstance(error, (UsageError, Interrupted)):  # nobody is looking
+                self._notifier.send("failed", f"{self._log.run} did not start: {error.message}", error=error.code)
+            raise
+        finally:
+            self._notifier.close()
+
+    def _origin(self) -> dict[str, Fact]:
+        """Where news comes from."""
+        return {
+            "run": self._log.run,
+            "generation": self._generation,
+            "host": socket.gethostname(),
+            "workspace": str(self._root),
+            "time": self._clock.wall().isoformat(timespec="seconds"),
+        }
 
     def _live(self) -> Outcome:
         self._only_stored = is_empty(self._root)
@@ -160,6 +193,7 @@ class _Job:
             if not command.shell:  # a typing mistake must not take the run, nor become its recorded command
                 refuse_missing(command.words[0], self._root / command.cwd, os.environ)
             claimed = self._claim(command)
+            self._generation = claimed.generation
             heart.holding = Holding(claimed.generation, self._log.life)
             resumed = self._catch_up(claimed)
             self._supervised = self._prepare(command, claimed, heart, resumed=resumed)
@@ -270,6 +304,8 @@ class _Job:
             heart=heart,
             clock=self._clock,
             say=self._say,
+            notifier=self._notifier,
+            redactor=self._redactor,
         )
 
     def _live_excludes(self) -> Callable[[], tuple[str, ...]]:
@@ -344,7 +380,7 @@ def sync_once(
             done = syncer.sync(final=True, quiet=False)
             if done.verified is None:
                 raise ExecutionError("the snapshot was not committed")
-            seal(log, done.verified, phase="stopped", exit_code=None, reason="sync")
+            seal(log, done.verified, phase="stopped", exit_code=None, reason=lacking(done) or "sync")
         finally:
             heart.stop()
         return snapshot_facts(done.snapshot)

@@ -18,6 +18,7 @@ from spotwarp.errors import CorruptObject, RunEnded, SnapshotMissing, WorkspaceF
 from spotwarp.execution import localstate
 from spotwarp.execution.judging import blocking
 from spotwarp.execution.localstate import Origin, Restoring, runtime
+from spotwarp.execution.secrets import withheld
 from spotwarp.execution.workspace import (
     Choice,
     Difference,
@@ -195,6 +196,8 @@ class Restorer:
         self._mark(marker)
         self._place(marker, paths)
         self._seed(difference.manifest)
+        if lacking := withheld(difference.manifest.skipped, self._root, self._config.secrets):
+            self._say(lacking)
         for fact in difference.manifest.checkpoints:
             if fact.cls == "torn":
                 self._say(f"{shown(fact.path)}: it was not whole when it was stored ({fact.reason})")

@@ -25,7 +25,8 @@ from spotwarp.errors import (
     StoreFull,
     StoreUnsupported,
 )
-from spotwarp.execution import supervisor
+from spotwarp.execution import alarm, supervisor
+from spotwarp.execution.notifier import Notifier
 from spotwarp.execution.sync import Synced, Syncer
 from spotwarp.model import human_bytes, human_seconds, legible
 from spotwarp.persistence.backup import Progress
@@ -65,16 +66,19 @@ class Storing:
         clock: Clock,
         say: Callable[[str], None],
         post: Callable[[supervisor.Event], None],
+        notifier: Notifier,
     ) -> None:
         self._syncer, self._repository, self._log, self._config = syncer, repository, log, config
-        self._clock, self._say, self._post = clock, say, post
+        self._clock, self._say, self._post, self._notifier = clock, say, post, notifier
         self._telemetry = TelemetryWriter(repository.store, log.run, generation, clock)
         self._cancel = threading.Event()
         self._ended = threading.Event()
         self._due: float | None = None
         self._took_s = 0.0
         self._pruned_at = clock.monotonic()
-        self._told_error = ""
+        self._alarm = alarm.Alarm()
+        self._moved_at: float | None = None
+        """When the sync at work last got on, in monotonic seconds; None while none is at work."""
         self._told_skipped: set[bytes] = set()
         self._closing = False
         self._look_due = 0.0
@@ -109,11 +113,34 @@ class Storing:
         if self._due is not None and now >= self._due:
             self._due = None
             self._post(supervisor.IntervalDue(now))
-        trouble = self._syncer.facts.error or heart_error
-        if trouble != self._told_error:
-            self._told_error = trouble
-            going_on = "still trying" if self._closing else "training goes on, trying again"
-            self._say(f"NOT STORED: {trouble}; {going_on}" if trouble else "storing works again")
+        self._hear(self._trouble(now) or heart_error, now)
+
+    def _hear(self, trouble: str, now: float) -> None:
+        """Say and tell what is to be said and told of a failing backup."""
+        going_on = "still trying" if self._closing else "training goes on, trying again"
+        self._alarm, heard = alarm.step(self._alarm, trouble, now, stall_s=self._stall_s(), going_on=going_on)
+        if heard.line:
+            self._say(heard.line)
+        if heard.news:
+            facts = self.facts()
+            self._notifier.send(
+                heard.news,
+                heard.line,
+                error=trouble,
+                at_risk_s=facts["at_risk_s"],
+                at_risk_bytes=facts["at_risk_bytes"],
+                step=facts["step"],
+                snapshot=self.last_snapshot,
+            )
+
+    def _trouble(self, now: float) -> str:
+        """Why nothing is stored at the moment: the last sync failed, or the one at work does not get on."""
+        moved = self._moved_at
+        stuck = moved is not None and now - moved >= self._config.stall_after_s
+        return self._syncer.facts.error or ("the sync at work does not get on: nothing moves" if stuck else "")
+
+    def _stall_s(self) -> float:
+        return alarm.stall_after(self._interval(), self._config.stall_intervals, self._config.stall_after_s)
 
     def _interval(self) -> float:
         if self._config.interval_s is not None:
@@ -185,6 +212,7 @@ class Storing:
         self, *, final: bool, cancel: threading.Event, deadline: Callable[[], float | None] | None = None
     ) -> tuple[bool, bool]:
         """One sync: whether it ended well, and whether another try could."""
+        self._moved_at = self._clock.monotonic()
         try:
             done = self._syncer.sync(final=final, quiet=final, cancel=cancel, progress=self._meter(), deadline=deadline)
             self._took(done)
@@ -202,6 +230,8 @@ class Storing:
             return False, isinstance(error, StoreError) and not isinstance(error, StoreUnsupported)
         else:
             return True, False
+        finally:
+            self._moved_at = None
         return False, False
 
     def _took(self, done: Synced) -> None:
@@ -220,7 +250,7 @@ class Storing:
         last = [started]
 
         def tell(now: Progress) -> None:
-            moment = self._clock.monotonic()
+            moment = self._moved_at = self._clock.monotonic()
             if moment - last[0] < PROGRESS_EVERY_S or not now.bytes:
                 return
             last[0] = moment
@@ -257,8 +287,11 @@ class Storing:
         return {
             "at_risk_s": round(self._syncer.at_risk_s(), 1),
             "at_risk_bytes": self._dirty,
-            "error": legible(facts.error),
+            "error": legible(facts.error or self._trouble(self._clock.monotonic())),
             "error_since": facts.error_since,
+            "stalled": self._alarm.stalled,
+            "lacking": legible(self.lacking),
+            "notify_error": self._notifier.error,
             "step": best.step if best else None,
             "loss": best.loss if best else None,
         }

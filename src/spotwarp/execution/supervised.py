@@ -27,7 +27,10 @@ from spotwarp.execution.command import Command, environment, with_checkpoint
 from spotwarp.execution.control_socket import ControlSocket
 from spotwarp.execution.firstupload import screen
 from spotwarp.execution.localstate import NOTICE_FILE, runtime
+from spotwarp.execution.news import PLENTY_S, ending
 from spotwarp.execution.notice import NoticeFile, Notices, choose, detect
+from spotwarp.execution.notifier import Notifier
+from spotwarp.execution.redaction import Redactor
 from spotwarp.execution.storing import Facts, Storing
 from spotwarp.execution.sync import Syncer
 from spotwarp.execution.terminal import OutputPump
@@ -86,8 +89,11 @@ class Supervised:
         heart: Heart,
         clock: Clock,
         say: Callable[[str], None],
+        notifier: Notifier,
+        redactor: Redactor,
     ) -> None:
         self._root, self._config, self._log = workspace, config, log
+        self._notifier = notifier
         self._command = command
         self._generation, self._resumed, self._heart = generation, resumed, heart
         self._clock, self._say = clock, say
@@ -103,12 +109,14 @@ class Supervised:
             choose(config, platform, workspace, os.environ, clock), platform, policy.grace_s, clock=clock, say=say
         )
         self._storing = Storing(
-            syncer, repository, log, config, generation=generation, clock=clock, say=say, post=self._events.put
-        )
+            syncer, repository, log, config, generation=generation, clock=clock, say=say, post=self._events.put,
+            notifier=notifier,
+        )  # fmt: skip
         self._notice = NoticeFile(runtime(workspace) / NOTICE_FILE, clock)
         self._pump = OutputPump(
-            runtime(workspace) / "log" / f"output-{generation:04d}.log", config.log_limit, clock=clock, say=say
-        )
+            runtime(workspace) / "log" / f"output-{generation:04d}.log", config.log_limit, clock=clock, say=say,
+            redactor=redactor,
+        )  # fmt: skip
         self._finishing = threading.Lock()
         self._tree: ProcessTree | None = None
         self._phase = "bootstrapping"
@@ -208,6 +216,9 @@ class Supervised:
         self._pump.start()
         self._phase = "training"
         self._storing.start(at_once=not self._resumed)
+        if self._generation > 1:
+            place = checkpoint or "the last snapshot, which has no resumable checkpoint"
+            self._notifier.send("resumed", f"{self._log.run} resumes from {place}", checkpoint=checkpoint)
         self._events.put(supervisor.Started(self._clock.monotonic()))  # before its end can be: a command may be short
         threading.Thread(target=self._await_tree, name="tree", daemon=True).start()
 
@@ -344,6 +355,9 @@ class Supervised:
         deadline = self._state.deadline
         left = max(0.0, deadline - self._clock.monotonic()) if deadline is not None else action.seconds_left
         self._aside(lambda: self._note_phase("notice", left, action.detail))
+        if left >= PLENTY_S:  # otherwise the final sync needs the time, the network and the processor more
+            text = f"{self._log.run} is being preempted ({action.source}): {left:.0f} s left, saving"
+            self._notifier.send("preempted", text, seconds_left=round(left, 1), source=action.source)
 
     def _seal(self, action: supervisor.Seal) -> None:
         """The generation's last entry, on the receipt of the final snapshot."""
@@ -380,5 +394,19 @@ class Supervised:
         last, error, reason = self._storing.last_snapshot, self._storing.error, self._exit.reason
         if self._exit.code == 125 and error and error not in reason:
             reason = f"{reason}: {error}"
-        self._say(reason + (f"; last snapshot {last}" if last else "; nothing was stored by this attempt"))
+        words = reason + (f"; last snapshot {last}" if last else "; nothing was stored by this attempt")
+        self._say(words)
+        self._tell_end(words, last)
         return Outcome(self._exit.code, reason, last, self._sealed, self._generation, error)
+
+    def _tell_end(self, words: str, last: int | None) -> None:
+        """The end as news, once all is stored that will be."""
+        assert self._exit is not None  # noqa: S101 - as above
+        deadline = self._state.deadline
+        if deadline is not None:
+            self._notifier.hurry(deadline)
+        event = ending(self._exit.code, self._sealed, preempted=deadline is not None)
+        if event is not None:
+            stored = bool(self._sealed) and self._exit.code != 125
+            text = f"{self._log.run} {event}: {words}"
+            self._notifier.send(event, text, exit_code=self._exit.code, snapshot=last, stored=stored)

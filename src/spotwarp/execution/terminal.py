@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from spotwarp.clock import Clock
+from spotwarp.execution.redaction import Redactor
 from spotwarp.execution.starter import Stdio
 
 _READ = 1 << 16
@@ -39,12 +40,15 @@ class OutputPump:
         buffer_bytes: int = 8 << 20,
         patience_s: float = 1.0,
         say: Callable[[str], None] | None = None,
+        redactor: Redactor | None = None,
     ) -> None:
         """`log_path` and its two elder parts (`.first`, `.1`) stay within `limit_bytes` together.
 
         A reader of ours that leaves `buffer_bytes` unread for `patience_s` misses output from there on, until it has
-        read half of them; `say` is told so once, from a thread, when it reads again.
+        read half of them; `say` is told so once, from a thread, when it reads again. `redactor` takes secrets out of
+        the log, never out of what the user sees.
         """
+        self._redactor = redactor or Redactor()
         self._clock = clock
         self._ours = ours or Stdio()
         self._lock = threading.Lock()  # over the log and the tail
@@ -170,13 +174,20 @@ class OutputPump:
         thread.start()
 
     def _copy(self, source: int, outlet: _Outlet) -> None:
+        redacting = self._redactor.stream()
         while data := _read(source):
             with self._lock:
                 self._last_output = self._clock.monotonic()
-                self._log.write(data)
-                self._tail += data
-                del self._tail[:-_TAIL]
+                self._keep(redacting.feed(data))
             outlet.offer(data)
+        with self._lock:
+            self._keep(redacting.rest())
+
+    def _keep(self, data: bytes) -> None:
+        """Into the log and the tail; the lock is held."""
+        self._log.write(data)
+        self._tail += data
+        del self._tail[:-_TAIL]
 
     def _forward_lines(self, ours: int, master: int) -> None:
         """What the user types goes to the command, while we are in the foreground (our terminal echoes it)."""

@@ -50,6 +50,9 @@ SECRETS: Final = (
 )
 """Files that hold credentials and nothing else, by the names their tools give them (I11)."""
 
+WITHHELD: Final = "a secret by its name: never stored unless an exclude pattern like !.env takes it back"
+"""The reason that a snapshot gives for such a path."""
+
 DEFAULTS: Final = OWN + DERIVED + SECRETS
 
 _DIRECTORY_MARK: Final = "(?P<ps_d>/)"
@@ -71,6 +74,8 @@ class Excludes:
                 f"an exclude pattern cannot be read: {error}",
                 hint="Excludes are written like the lines of a .gitignore.",
             ) from error
+        first = lines.index(SECRETS[0]) if tuple(defaults) == DEFAULTS else len(lines)
+        self._secret_lines = range(first, first + len(SECRETS))
         regexes = [pattern.regex.pattern for pattern in self._spec.patterns if pattern.regex is not None]
         by_name = [regex for regex in regexes if _only_name(regex)]
         self._names = _union(regex.removeprefix(_ANY_DEPTH) for regex in by_name)
@@ -84,6 +89,14 @@ class Excludes:
         if not self._names.match(name) and not self._paths.match(text):
             return False  # nearly always: two compiled alternations instead of every pattern in turn
         return self._spec.match_file(text)
+
+    def reason(self, path: bytes, is_dir: bool) -> str:
+        """What a snapshot says of an excluded path: `WITHHELD` for one that only the list of secrets leaves out.
+
+        Everything else that is excluded goes without saying.
+        """
+        decided = self._spec.check_file(os.fsdecode(path).replace("\n", "\0") + ("/" if is_dir else ""))
+        return WITHHELD if decided.include and decided.index in self._secret_lines else ""
 
 
 def _only_name(regex: str) -> bool:

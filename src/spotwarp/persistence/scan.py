@@ -75,6 +75,10 @@ class ExcludeRule(Protocol):
         """Whether `path` is left out, given that its directory is not."""
         ...
 
+    def reason(self, path: bytes, is_dir: bool) -> str:
+        """What the snapshot is to say of a path that is left out; empty: nothing."""
+        ...
+
 
 def scan(root: Path, excludes: ExcludeRule, *, on_progress: Callable[[int], None] | None = None) -> Scan:
     """Everything beneath `root` that `excludes` leaves in; `on_progress` gets the number of entries so far.
@@ -120,6 +124,7 @@ class _Walk:
         self.unreadable: list[bytes] = []
         self._tree = tree
         self._excluded = excludes.excluded
+        self._why = excludes.reason
         self._on_progress = on_progress
 
     def run(self) -> None:
@@ -177,6 +182,8 @@ class _Walk:
                     status = found.stat(follow_symlinks=False)
                     kind = _kind(status.st_mode)
                     if self._excluded(where, kind == DIRECTORY):
+                        if why := self._why(where, kind == DIRECTORY):
+                            self.skipped.append(Skipped(where, why))
                         continue
                     if kind is None:
                         what = _SPECIAL.get(stat.S_IFMT(status.st_mode), "neither file nor directory")

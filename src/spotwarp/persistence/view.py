@@ -42,6 +42,12 @@ class RunView:
     retained: int
     command: tuple[str, ...]
     readonly: str
+    stalled: bool = False
+    """The backup has been failing for longer than the options allow."""
+    lacking: str = ""
+    """What should be in the last snapshot and is not, in words."""
+    notify_error: str = ""
+    """Who could not be told of anything, and why."""
 
 
 def view(
@@ -88,7 +94,18 @@ def view(
         retained=len(state.retained),
         command=claim.command if claim else (),
         readonly=readonly,
+        stalled=bool(facts.get("stalled")) if live else False,
+        lacking=str(facts.get("lacking") or "") if live else _lacking(entries),
+        notify_error=str(facts.get("notify_error") or "") if live else "",
     )
+
+
+def _lacking(entries: Sequence[AnyEntry | Unknown]) -> str:
+    """What the seal says that the final snapshot lacks."""
+    for entry in reversed(entries):
+        if isinstance(entry, Phase) and entry.snapshot and entry.reason:
+            return entry.reason if entry.reason != "sync" else ""
+    return ""
 
 
 def _word(state: State, beat: Beat | None, age: float | None, claim: Claim | None) -> str:

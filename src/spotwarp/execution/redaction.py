@@ -1,0 +1,65 @@
+"""The values of secrets taken out of what is kept or sent: exact values, nothing cleverer.
+
+What the command prints reaches the user's terminal untouched; the log that is stored has `***` where a value stood. A
+value in another form (base64, URL-encoded, split by a newline of the terminal) is not recognised. Values of fewer than
+six characters are left alone: taking out every `1` would destroy a log and protect nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+SHORTEST = 6
+MASK = "***"
+
+
+class Redactor:
+    """Knows the values. May be shared by threads; holds them in memory only."""
+
+    def __init__(self, values: Iterable[str] = ()) -> None:
+        kept = {v.encode("utf-8", "surrogateescape") for v in values if len(v) >= SHORTEST}
+        self._values = sorted(kept, key=len, reverse=True)  # the longest first: one may hold another
+        self._pattern = re.compile(b"|".join(re.escape(v) for v in self._values)) if kept else None
+
+    def text(self, text: str) -> str:
+        """`text` without the values."""
+        return self.whole(text.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
+
+    def whole(self, data: bytes) -> bytes:
+        """`data`, all of it there, without the values."""
+        return self._pattern.sub(MASK.encode(), data) if self._pattern else data
+
+    def stream(self) -> Redacting:
+        """For bytes that come in pieces, which may cut a value in two."""
+        return Redacting(self)
+
+    def begun(self, data: bytes) -> int:
+        """How many bytes at the end of `data` may be the beginning of a value."""
+        longest = 0
+        for value in self._values:
+            for length in range(min(len(value) - 1, len(data)), longest, -1):
+                if data.endswith(value[:length]):
+                    longest = length
+                    break
+        return longest
+
+
+class Redacting:
+    """One stream: give it every piece, write what it returns, and `rest` at the end."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._held = b""
+
+    def feed(self, data: bytes) -> bytes:
+        """What may be written now; the possible beginning of a value is held back until more is known."""
+        clean = self._redactor.whole(self._held + data)
+        held = self._redactor.begun(clean)
+        self._held = clean[len(clean) - held :] if held else b""
+        return clean[: len(clean) - held] if held else clean
+
+    def rest(self) -> bytes:
+        """What was still held back."""
+        rest, self._held = self._held, b""
+        return rest

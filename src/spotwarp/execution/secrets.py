@@ -1,0 +1,56 @@
+"""What the command needs and is never stored: the variables that `secrets` names, and secret files left out by name.
+
+Names only: a value is compared with nothing but emptiness, goes into the redactor's memory and nowhere else (I11).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from spotwarp.errors import SecretMissing
+from spotwarp.persistence.entries import shown
+from spotwarp.persistence.excludes import WITHHELD
+from spotwarp.persistence.manifest import Skipped
+
+_NAMED = 8
+
+
+def require(names: Sequence[str], env: Mapping[str, str]) -> list[str]:
+    """The values of the variables that the command needs. Raises `SecretMissing` naming those that are empty."""
+    missing = [name for name in names if not env.get(name, "").strip()]
+    if missing:
+        raise SecretMissing(
+            f"the command needs {_listed(missing)}, which {'is' if len(missing) == 1 else 'are'} not set here",
+            hint="Set it in the environment of `spotwarp run` (option `secrets` in the config names what is needed). "
+            "Nothing was changed.",
+        )
+    return [env[name] for name in names]
+
+
+def left_out(skipped: Sequence[Skipped]) -> list[str]:
+    """The secret files among what a snapshot does not hold."""
+    return [shown(one.path) for one in skipped if one.reason == WITHHELD]
+
+
+def withheld(skipped: Sequence[Skipped], workspace: Path, names: Sequence[str]) -> str:
+    """What to say where a snapshot was taken beside secret files that are not here; empty where nothing is missing.
+
+    Where `names` says which variables the command needs, they were checked already.
+    """
+    if names:
+        return ""
+    paths = [one.path for one in skipped if one.reason == WITHHELD]
+    missing = [shown(p) for p in paths if not (workspace / p.decode("utf-8", "surrogateescape")).exists()]
+    if not missing:
+        return ""
+    was = "was" if len(missing) == 1 else "were"
+    return (
+        f"{_listed(missing)} {was} not stored (secrets never are) and {'is' if len(missing) == 1 else 'are'} not here: "
+        "if the command needs it, put it here, or name its variables in `secrets:`"
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    some = ", ".join(names[:_NAMED])
+    return some + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
