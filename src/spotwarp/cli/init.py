@@ -205,9 +205,7 @@ def _tell(workspace: Path, settled: _Settled, found: ProbeResult, made: dict[str
     render.line(
         f"              {'delete allowed' if found.deletable else 'delete not allowed: old data is kept for ever'}"
     )
-    render.line(
-        "  left out    __pycache__/, runtime files, and secrets by their names (.env, .ssh/ ...)"
-    )
+    render.line("  left out    __pycache__/, runtime files, and secrets by their names (.env, .ssh/ ...)")
     if withheld := _withheld(workspace):
         render.line(f"              here: {', '.join(withheld)}: not stored; name the variables in them in `secrets:`")
     if settled.single_writer:

@@ -34,15 +34,28 @@ class Redactor:
         """For bytes that come in pieces, which may cut a value in two."""
         return Redacting(self)
 
-    def begun(self, data: bytes) -> int:
-        """How many bytes at the end of `data` may be the beginning of a value."""
+    def settled(self, data: bytes) -> tuple[bytes, bytes]:
+        """The beginning of `data` without the values, and the rest, which may yet become a value, or a longer one."""
+        if self._pattern is None:
+            return data, b""
+        clean, at = [], 0
+        while True:
+            begun = self._begun(data, at)
+            match = self._pattern.search(data, at)
+            if match is None or match.start() >= begun:
+                return b"".join((*clean, data[at:begun])), data[begun:]
+            clean += [data[at : match.start()], MASK.encode()]
+            at = match.end()
+
+    def _begun(self, data: bytes, at: int) -> int:
+        """Where the end of `data` begins that is the beginning of a value; its length when there is none."""
         longest = 0
         for value in self._values:
-            for length in range(min(len(value) - 1, len(data)), longest, -1):
+            for length in range(min(len(value) - 1, len(data) - at), longest, -1):
                 if data.endswith(value[:length]):
                     longest = length
                     break
-        return longest
+        return len(data) - longest
 
 
 class Redacting:
@@ -54,12 +67,10 @@ class Redacting:
 
     def feed(self, data: bytes) -> bytes:
         """What may be written now; the possible beginning of a value is held back until more is known."""
-        clean = self._redactor.whole(self._held + data)
-        held = self._redactor.begun(clean)
-        self._held = clean[len(clean) - held :] if held else b""
-        return clean[: len(clean) - held] if held else clean
+        clean, self._held = self._redactor.settled(self._held + data)
+        return clean
 
     def rest(self) -> bytes:
         """What was still held back."""
-        rest, self._held = self._held, b""
+        rest, self._held = self._redactor.whole(self._held), b""
         return rest
