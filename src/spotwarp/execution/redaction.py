@@ -38,7 +38,8 @@ class Redactor:
         """The beginning of `data` without the values, and the rest, which may yet become a value, or a longer one."""
         if self._pattern is None:
             return data, b""
-        clean, at = [], 0
+        clean: list[bytes] = []
+        at = 0
         while True:
             begun = self._begun(data, at)
             match = self._pattern.search(data, at)
