@@ -122,6 +122,13 @@ OPTIONS: Final = (
         "A checkpoint counts as complete when none of its files changed for this long.",
     ),
     Option(
+        "recheck",
+        "10m",
+        values.bounded(1, 7 * 86400),
+        "A file that is mapped or held open for writing is read again this often, whatever its time stamps say\n"
+        "(they need not move), and always in the last sync and in `spotwarp sync`.",
+    ),
+    Option(
         "keep_resumable",
         "3",
         values.count(1, 1000),
@@ -213,6 +220,7 @@ class Config:
     linger_s: float
     patience_s: float
     settle_s: float
+    recheck_s: float
     keep_resumable: int
     keep_hourly: int
     prune: bool
@@ -228,7 +236,7 @@ class Config:
 
 _FIELDS: Final = {
     name: f"{name}_s"
-    for name in ("interval", "lease", "grace", "notice_every", "linger", "patience", "settle", "stall_after")
+    for name in ("interval", "lease", "grace", "notice_every", "linger", "patience", "settle", "recheck", "stall_after")
 }
 
 

@@ -153,7 +153,7 @@ def test_the_example_decodes_by_what_the_page_says() -> None:
     [[_, pack_id, size]] = packs
     pack = objects[f"runs/main/packs/{pack_id}"]
     assert len(pack) == size
-    [[path, kind, mode, mtime, length, [[offset, covered, blob, inner]], _target, content]] = entries
+    [[path, kind, mode, mtime, length, [[offset, covered, blob, inner]], _target, content, _link]] = entries
     assert (path, kind, mode, mtime, length, offset, covered) == (b"a.txt", 0, 0o644, 10**18, 6, 0, 6)
     assert _file(pack, blobs[blob], inner, covered) == b"hello\n"
     assert content == _b3(b"hello\n")

@@ -14,7 +14,7 @@ from spotwarp.config import Config
 from spotwarp.errors import CorruptObject, SnapshotMissing, UsageError
 from spotwarp.execution import lock
 from spotwarp.execution.leftovers import refuse_leftovers
-from spotwarp.execution.restoring import Restorer, Say, progress_said
+from spotwarp.execution.restoring import Restorer, Say, copies_said, progress_said
 from spotwarp.execution.workspace import VERB_HINT, Choice, Difference, decide, origin_of
 from spotwarp.persistence import staging as stage
 from spotwarp.persistence.beneath import ancestors
@@ -134,6 +134,8 @@ def _restore_to(
             except CorruptObject:
                 stage.discard(staging)  # it will never be whole: no reason to keep the rest
                 raise
+        if report.copies:
+            say(copies_said(report.copies))
         aside = to.with_name(to.name + ".spotwarp-aside")
         install(staging, to, aside=aside)
         shutil.rmtree(aside, ignore_errors=True)

@@ -201,6 +201,8 @@ class Restorer:
         for fact in difference.manifest.checkpoints:
             if fact.cls == "torn":
                 self._say(f"{shown(fact.path)}: it was not whole when it was stored ({fact.reason})")
+        if report.copies:
+            self._say(copies_said(report.copies))
         rate = human_bytes(report.bytes / max(report.duration_s, 1e-3))
         self._say(f"restored snapshot {snapshot.n} in {human_seconds(report.duration_s)} ({rate}/s)")
         return report
@@ -254,6 +256,11 @@ def seed_cache(root: Path, manifest: Manifest, exclude: Sequence[str]) -> StatCa
     cache = StatCache()
     cache.replace(records)
     return cache
+
+
+def copies_said(count: int) -> str:
+    """That hard links did not come back as such."""
+    return f"{count} hard link(s) came back as files of their own: the content is right, the link is lost"
 
 
 def progress_said(say: Say, clock: Clock, total: int) -> Callable[[FetchProgress], None] | None:

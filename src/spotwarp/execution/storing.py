@@ -177,7 +177,7 @@ class Storing:
         """A sync for whoever asks through the socket. Blocks, and raises what `Syncer.sync` raises."""
         if self._closing:
             raise ExecutionError("the command has ended and the last snapshot is being taken: it will hold this too")
-        return self._syncer.sync(cancel=self._cancel)
+        return self._syncer.sync(recheck=True, cancel=self._cancel)
 
     def _routine(self) -> None:
         try:

@@ -6,6 +6,7 @@ Owns the facts about work at risk. A failed sync leaves everything as it was and
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -36,6 +37,7 @@ from spotwarp.persistence.runlog.log import RunLog
 from spotwarp.persistence.scan import Scanned, scan
 from spotwarp.persistence.statcache import StatCache
 from spotwarp.persistence.store.api import Store
+from spotwarp.values import spell
 
 TRIES = 4
 _TAIL_GUESS_S, _TAIL_LEAST_S, _TAIL_TIMES, _TAIL_MOST = 1.0, 1.0, 2.0, 0.5
@@ -87,6 +89,7 @@ class _How:
 
     final: bool
     quiet: bool
+    recheck_s: float
     cancel: threading.Event | None
     progress: Callable[[Progress], None] | None
     cutoff: Cutoff
@@ -125,6 +128,7 @@ class Syncer:
         self._carry = Carry()
         self._tail_s = _TAIL_GUESS_S
         self._rate: float | None = None
+        self._told_blind = False
         status = workspace.stat()
         self._place = (status.st_dev, status.st_ino)
         self.facts = Facts(safe_since=clock.monotonic())
@@ -134,11 +138,13 @@ class Syncer:
         *,
         final: bool = False,
         quiet: bool = False,
+        recheck: bool = False,
         cancel: threading.Event | None = None,
         progress: Callable[[Progress], None] | None = None,
         deadline: Callable[[], float | None] | None = None,
     ) -> Synced:
         """Store the workspace now. `quiet`: nothing writes in it any more. `final`: always commits, and reads all back.
+        `recheck`: reads every file that was held for writing when it was last read; `final` does too.
 
         Before `deadline` (monotonic seconds, asked for again and again; None: none) it commits what it has by then, the
         newest resumable checkpoint first; what is late is named in `skipped`, and counted in the snapshot's entry.
@@ -148,7 +154,8 @@ class Syncer:
         with self._one:
             started = self._clock.monotonic()
             try:
-                how = _How(final, quiet, cancel, progress, self._cutoff(deadline))
+                recheck_s = 0.0 if final or recheck else self._config.recheck_s
+                how = _How(final, quiet, recheck_s, cancel, progress, self._cutoff(deadline))
                 done = self._attempts(started, how)
             except (Fenced, RunEnded, Interrupted):
                 raise  # no trouble with storing: the run is another's, or ours to leave
@@ -258,9 +265,16 @@ class Syncer:
             always=how.final,
             cutoff=how.cutoff,
             carry=self._carry,
+            recheck_s=how.recheck_s,
         )
         if uploaded.stored_bytes >= _TELLING and uploaded.duration_s > 0:
             self._rate = uploaded.stored_bytes / uploaded.duration_s
+        if not uploaded.sighted and not self._told_blind:
+            self._say(
+                "it cannot be seen which files are held open for writing: all are read again every "
+                f"{spell(self._config.recheck_s)} and at the end"
+            )
+            self._told_blind = True
         return uploaded
 
     def _refuse_emptied(self, entries: Sequence[Scanned], base: Base) -> None:
@@ -352,7 +366,8 @@ class Syncer:
                 return self.facts.pending_bytes
         try:
             entries = scan(self._root, Excludes(self._excludes())).entries
-            return sum(e.size for e in entries if e.kind == FILE and self._cache.lookup(e) is None)
+            shown = -math.inf  # what their times show: files held for writing are not all work at risk
+            return sum(e.size for e in entries if e.kind == FILE and self._cache.lookup(e, shown) is None)
         finally:
             self._one.release()
 

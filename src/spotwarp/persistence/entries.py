@@ -45,6 +45,7 @@ def checked(entries: Sequence[Entry]) -> None:
                 hint="Upgrade SpotWarp on this machine; nothing was changed.",
             )
         kinds[entry.path] = entry.kind
+    linked(entries)
     parents = {split(path)[0] for path in kinds}
     for parent in parents:
         for above in (*ancestors(parent), parent):
@@ -66,6 +67,33 @@ def _fault(entry: Entry) -> str | None:
     if end > entry.size or entry.size < 0:
         return "has pieces beyond its end"
     return None
+
+
+def linked(entries: Sequence[Entry]) -> dict[bytes, bytes]:
+    """The hard links among `entries`: the path of each further name of a file, and the first of those that are here.
+
+    Raises `CorruptObject` for names of one file that differ in what they say of it.
+    """
+    first: dict[bytes, Entry] = {}
+    links: dict[bytes, bytes] = {}
+    further = [entry for entry in entries if entry.link]
+    if not further:
+        return links
+    named = {entry.link for entry in further}
+    for entry in entries:
+        name = entry.link or entry.path
+        if name not in named:
+            continue
+        leader = first.setdefault(name, entry)
+        if leader is entry:
+            continue
+        if replace(entry, path=b"", link=b"") != replace(leader, path=b"", link=b"") or entry.kind != FILE:
+            raise CorruptObject(
+                f"the snapshot's entries {shown(leader.path)!r} and {shown(entry.path)!r} are said to be one file and "
+                "differ; nothing was restored from it"
+            )
+        links[entry.path] = leader.path
+    return links
 
 
 def is_whole(entry: Entry) -> bool:
@@ -133,7 +161,9 @@ def renamed_for_torn(manifest: Manifest, n: int, *, taken: Container[bytes] = fr
         return manifest
     return replace(
         manifest,
-        entries=tuple(replace(entry, path=_moved(entry.path, names)) for entry in manifest.entries),
+        entries=tuple(
+            replace(entry, path=_moved(entry.path, names), link=_moved(entry.link, names)) for entry in manifest.entries
+        ),
         checkpoints=tuple(replace(fact, path=_moved(fact.path, names)) for fact in manifest.checkpoints),
     )
 

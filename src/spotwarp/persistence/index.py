@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
 from spotwarp.persistence.envelope import DIGEST_SIZE
@@ -138,14 +139,26 @@ class Index:
         """The packs of this backup."""
         return tuple(self._packs[self._old_packs :])
 
-    def manifest(self, kept: Iterable[tuple[Scanned, bytes]], *, version: int, run: str, generation: int) -> Manifest:
+    def manifest(
+        self,
+        kept: Iterable[tuple[Scanned, bytes]],
+        links: Mapping[bytes, bytes] = MappingProxyType({}),
+        *,
+        version: int,
+        run: str,
+        generation: int,
+    ) -> Manifest:
         """The manifest of the files, directories and links in `kept`, each with its content's digests.
 
+        `links` gives the first name of those that are further names of a file.
         Names exactly the packs and blobs that are needed, numbered by first use, so that equal workspaces make equal
         manifests.
         """
         numbers = _Numbers(self._blobs)
-        entries = tuple(_entry(entry, digests, self._extents(entry.size, digests, numbers)) for entry, digests in kept)
+        entries = tuple(
+            _entry(entry, digests, self._extents(entry.size, digests, numbers), links.get(entry.path, b""))
+            for entry, digests in kept
+        )
         packs, blobs = numbers.tables(self._packs)
         return Manifest(version, run, generation, packs, blobs, entries)
 
@@ -186,9 +199,9 @@ def parts(digests: bytes) -> Sequence[bytes]:
     return [digests[at : at + DIGEST_SIZE] for at in range(0, len(digests), DIGEST_SIZE)]
 
 
-def _entry(entry: Scanned, digests: bytes, extents: tuple[Extent, ...]) -> Entry:
+def _entry(entry: Scanned, digests: bytes, extents: tuple[Extent, ...], link: bytes) -> Entry:
     bundled = digests if entry.kind == FILE and entry.size < SMALL else b""
-    return Entry(entry.path, entry.kind, entry.mode, entry.mtime_ns, entry.size, extents, entry.target, bundled)
+    return Entry(entry.path, entry.kind, entry.mode, entry.mtime_ns, entry.size, extents, entry.target, bundled, link)
 
 
 def digests_of(entry: Entry, blobs: Sequence[Blob]) -> bytes | None:

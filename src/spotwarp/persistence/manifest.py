@@ -71,6 +71,8 @@ class Entry(msgspec.Struct, array_like=True, frozen=True):
     """Of a symbolic link."""
     digest: bytes = b""
     """blake3-128 of a bundled file's content; empty for chunked files."""
+    link: bytes = b""
+    """The first name of the file that this is a further name of (a hard link), if it is one."""
 
 
 class CheckpointFact(msgspec.Struct, array_like=True, frozen=True):

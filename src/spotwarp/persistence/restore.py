@@ -18,9 +18,9 @@ from pathlib import Path
 from spotwarp.clock import Clock
 from spotwarp.errors import CorruptObject, ObjectMissing, UnsupportedFormat, WorkspaceFault
 from spotwarp.persistence import staging as stage
-from spotwarp.persistence.beneath import ELSEWHERE, Tree
+from spotwarp.persistence.beneath import ELSEWHERE, Tree, split
 from spotwarp.persistence.compare import holds
-from spotwarp.persistence.entries import OTHER_CHECKPOINT, checked, is_whole, room, shown, urgency
+from spotwarp.persistence.entries import OTHER_CHECKPOINT, checked, is_whole, linked, room, shown, urgency
 from spotwarp.persistence.layout import pack_key
 from spotwarp.persistence.manifest import FILE, Entry, Extent, Manifest
 from spotwarp.persistence.parallel import Job, each
@@ -52,7 +52,7 @@ class FetchProgress:
 @dataclass(frozen=True, slots=True)
 class FetchReport:
     """What a fetch did: entries staged and files among them, bytes of content, how many were there already, bytes
-    read from the store."""
+    read from the store, hard links that came to be files of their own."""
 
     entries: int
     files: int
@@ -60,6 +60,7 @@ class FetchReport:
     kept_bytes: int
     read_bytes: int
     duration_s: float
+    copies: int = 0
 
 
 def fetch(
@@ -87,7 +88,8 @@ def fetch(
         work = _Fetch(store, manifest, entries, staging, options or FetchOptions(), progress, cancel)
         work.run(resumed=resumed)
     files = sum(1 for entry in entries if entry.kind == FILE)
-    return FetchReport(len(entries), files, work.total, work.kept, work.read, clock.monotonic() - started)
+    duration_s = clock.monotonic() - started
+    return FetchReport(len(entries), files, work.total, work.kept, work.read, duration_s, work.copies)
 
 
 @contextlib.contextmanager
@@ -119,20 +121,28 @@ class _Fetch:
         progress: Callable[[FetchProgress], None] | None,
         cancel: threading.Event | None,
     ) -> None:
-        self._store, self._manifest, self._entries, self._staging = store, manifest, entries, staging
+        self._links = linked(entries)
+        self._all = entries
+        self._entries = [entry for entry in entries if entry.path not in self._links] if self._links else entries
+        """What is written; the other names of files are made at the end."""
+        self._store, self._manifest, self._staging = store, manifest, staging
         self._options, self._progress, self._cancel = options, progress, cancel
         self._lock = threading.Lock()
+        entries = self._entries
         self._missing = [len(entry.extents) for entry in entries]
         self._users: dict[int, list[Part]] = {}
         self._ranks = urgency(manifest.checkpoints, (entry.path for entry in entries))
         self.total = sum(extent.length for entry in entries for extent in entry.extents)
         self.kept = self.read = self._done = 0
+        self.copies = sum(1 for entry in entries if entry.link)  # the first name is not among what is wanted
 
     def run(self, *, resumed: bool) -> None:
         kept = self._verify() if resumed else set()
         self._check_room(resumed=resumed)
         with Tree(self._staging) as tree:
             stage.lay_out(tree, self._entries)
+            for above in sorted({split(path)[0] for path in self._links} - {b""}):
+                tree.directory(above, make=True)
         self._assign(kept)
         reads = self._reads()
         self._each(reads, self._read_all)
@@ -140,6 +150,7 @@ class _Fetch:
             stage.link(tree, self._entries)
             files = [self._entries[number] for number in {number for number, _ in kept}]
             stage.settle(tree, files)
+            self.copies += stage.link_files(tree, self._links)
             stage.settle(tree, (entry for entry in self._entries if entry.kind != FILE), passable=True)
         stage.finish(self._staging, sync=self._options.sync)
 
@@ -178,14 +189,14 @@ class _Fetch:
         about = os.statvfs(self._staging)
         block = about.f_frsize or 4096
         rooms = [room(entry, block) for entry in self._entries]
-        names = len(rooms)
+        names = len(self._all)
         if resumed:
             with Tree(self._staging) as tree:
                 there = [tree.lstat(entry.path) for entry in self._entries]
             rooms = [
                 max(need - (have.st_blocks * 512 if have else 0), 0) for need, have in zip(rooms, there, strict=True)
             ]
-            names = there.count(None)
+            names = there.count(None) + len(self._links)
         needed, free = sum(rooms), about.f_bavail * block
         if needed > free:
             shortage = f"needs {_size(needed)}, has {_size(free)}"

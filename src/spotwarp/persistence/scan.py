@@ -53,6 +53,8 @@ class Scanned(msgspec.Struct, frozen=True, gc=False):
     """512-byte blocks that the file system says it spends."""
     target: bytes = b""
     """Of a link."""
+    nlink: int = 1
+    """Names of a file, those outside the workspace included."""
 
 
 class Scan(msgspec.Struct, frozen=True):
@@ -220,6 +222,7 @@ def scanned(path: bytes, status: os.stat_result, kind: int, target: bytes = b"")
         status.st_dev,
         status.st_blocks,
         target,
+        status.st_nlink if kind == FILE else 1,
     )
 
 

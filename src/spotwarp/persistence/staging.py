@@ -8,9 +8,10 @@ Nothing is ever written through a link, and a directory without a mark is never 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +26,7 @@ from spotwarp.persistence.beneath import (
     begin_writeback,
     remove,
     reserve,
+    split,
     sync_filesystem,
 )
 from spotwarp.persistence.entries import is_whole
@@ -36,6 +38,7 @@ _RESERVE: Final = 1 << 20
 """Files from this size on get their blocks ahead: it is faster, and a full disk is met before the download."""
 
 
+_NO_LINKS: Final = frozenset({errno.EMLINK, errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 _past_cache = PastCache()
 
 
@@ -228,6 +231,64 @@ def settle(tree: Tree, entries: Iterable[Entry], *, passable: bool = False) -> N
 def _settle(fd: int, entry: Entry, also: int = 0) -> None:
     os.fchmod(fd, entry.mode & 0o7777 | also)
     os.utime(fd, ns=(entry.mtime_ns, entry.mtime_ns))
+
+
+def link_files(tree: Tree, links: Mapping[bytes, bytes]) -> int:
+    """Give files that are in place and settled their further names; returns how many had to become copies.
+
+    A file system without hard links, or one that has enough of them to this file, gets a copy.
+    """
+    copies = 0
+    for path, first in links.items():
+        have, wanted = tree.lstat(path), tree.lstat(first)
+        if have is not None and wanted is not None and (have.st_dev, have.st_ino) == (wanted.st_dev, wanted.st_ino):
+            continue
+        with _at(tree, split(first)[0]) as source, _at(tree, split(path)[0]) as target:
+            old, name = split(first)[1], split(path)[1]
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=target)
+            try:
+                os.link(old, name, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                _copy(tree, first, path)
+                copies += 1
+    return copies
+
+
+@contextlib.contextmanager
+def _at(tree: Tree, directory: bytes) -> Iterator[int]:
+    """A directory's descriptor that is good for as long as this lasts, whatever else is asked for."""
+    fd = os.dup(tree.directory(directory))
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _copy(tree: Tree, first: bytes, path: bytes) -> None:
+    """A second file with the content, the holes, the mode and the times of another."""
+    with contextlib.ExitStack() as opened:
+        source = tree.open(first, os.O_RDONLY)
+        opened.callback(os.close, source)
+        target = _open_to_write(tree, path, os.O_EXCL)
+        opened.callback(os.close, target)
+        about = os.fstat(source)
+        os.ftruncate(target, about.st_size)
+        at = 0
+        while at < about.st_size:
+            try:
+                at = os.lseek(source, at, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno != errno.ENXIO:  # nothing but a hole from here on
+                    raise
+                break
+            part = os.pread(source, _RESERVE, at)
+            _write_at(target, part, at)
+            at += len(part)
+        os.fchmod(target, stat.S_IMODE(about.st_mode))
+        os.utime(target, ns=(about.st_mtime_ns, about.st_mtime_ns))
 
 
 def link(tree: Tree, entries: Iterable[Entry]) -> None:

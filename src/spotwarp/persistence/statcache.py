@@ -7,6 +7,7 @@ snapshot point at what is not there.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -36,6 +37,8 @@ class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
     read_ns: int
     """The file system's clock before the reading; 0 when it was not known."""
     digests: bytes
+    held_s: float = 0.0
+    """Monotonic: when it was read while somebody held it (see `held`) and its times told nothing; 0: nobody did."""
 
     def trusted(self) -> bool:
         """Whether a later write must have moved the time stamps.
@@ -68,19 +71,22 @@ class StatCache:
         """How many files are recorded."""
         return len(self._records)
 
-    def record(self, entry: Scanned) -> Record | None:
+    def record(self, entry: Scanned, since: float = math.inf) -> Record | None:
         """What is recorded of a file that has not changed since it was read, or None when it must be read.
 
-        Looked up by path, then by inode: files below a renamed directory keep theirs.
+        Looked up by path, then by inode: files below a renamed directory keep theirs. Of a file that was held when it
+        was read, only what was read at or after `since` (monotonic) counts: never, unless said.
         """
         found = self._records.get(entry.path)
         if found is None or not _same(found, entry):
             found = self._identities().get((entry.dev, entry.ino, entry.size, entry.mtime_ns, entry.ctime_ns))
-        return found if found is not None and found.trusted() else None
+        if found is None or not found.trusted() or (found.held_s and found.held_s < since):
+            return None
+        return found
 
-    def lookup(self, entry: Scanned) -> bytes | None:
-        """The content hashes of an unchanged file, or None when it must be read."""
-        found = self.record(entry)
+    def lookup(self, entry: Scanned, since: float = math.inf) -> bytes | None:
+        """The content hashes of an unchanged file, or None when it must be read; see `record`."""
+        found = self.record(entry, since)
         return None if found is None else found.digests
 
     def replace(self, records: dict[bytes, Record]) -> None:

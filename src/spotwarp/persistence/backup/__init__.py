@@ -29,16 +29,18 @@ from spotwarp.persistence.backup.outcome import (
     demoted,
     equal,
     late_paths,
+    linked,
     outcome,
     records,
     without_late,
 )
 from spotwarp.persistence.backup.packing import Uploads
-from spotwarp.persistence.backup.plan import plan
+from spotwarp.persistence.backup.plan import Belief, apart, plan
 from spotwarp.persistence.backup.progress import Meter, Progress
 from spotwarp.persistence.backup.reading import Found, Reading
 from spotwarp.persistence.beneath import Tree
 from spotwarp.persistence.envelope import FORMAT_VERSION
+from spotwarp.persistence.held import Held, look
 from spotwarp.persistence.index import CHUNK, Carried, Index
 from spotwarp.persistence.layout import manifest_key, new_object_id
 from spotwarp.persistence.manifest import FILE, CheckpointFact, Manifest, PackRef, Skipped
@@ -53,6 +55,8 @@ __all__ = ["BackupOptions", "Carry", "Cutoff", "Judge", "Progress", "Uploaded", 
 Judge = Callable[[Path, Sequence[Scanned]], Sequence[CheckpointFact]]
 """Says what the checkpoints among the entries of a workspace are; see `execution.checkpoints`."""
 
+RECHECK_S: Final = 600.0
+"""How long what was read of a file that somebody held for writing is taken for what it is."""
 _MOST_BUFFERS: Final = 5
 _LEAST_PACK: Final = CHUNK + (1 << 16)
 """Bytes of the smallest pack that a cut may ask for: one chunk and its table."""
@@ -113,6 +117,8 @@ class Uploaded:
     """Files that did not get to the store before the cut, and their size: left out, or kept as the base has them."""
     unchanged: bool = False
     """Nothing differs from the base (but the times of directories): nothing was put, nothing needs an entry."""
+    sighted: bool = True
+    """False: who holds files could not be seen, and all were taken for held."""
 
 
 @dataclass(slots=True)
@@ -140,13 +146,16 @@ def backup(
     always: bool = False,
     cutoff: Cutoff | None = None,
     carry: Carry | None = None,
+    recheck_s: float = RECHECK_S,
+    look: Callable[[Path], Held] = look,
 ) -> Uploaded:
     """Put what a snapshot of `root` needs beyond `base`, which must be the run's last snapshot, or None.
 
     `cache` is brought up to date on success only; the caller saves it. `progress` is called from several threads, one
     at a time. `always` puts a manifest even when nothing changed (a final snapshot is one of its own). After `cutoff`
     no more data is moved, and what is late is left out or kept as the base has it. `carry` is what earlier backups of
-    this generation put in vain; this one adds to it, whatever becomes of it.
+    this generation put in vain; this one adds to it, whatever becomes of it. A file that was held for writing when it
+    was read, as `look` saw it, is read again after `recheck_s`, whatever its times say; with 0 each time.
 
     Raises `WorkspaceFault`, the first `StoreError` of any put, `Interrupted` once `cancel` is set.
     """
@@ -156,7 +165,8 @@ def backup(
     facts = tuple(judge(root, seen.entries))
     cutoff, carry = cutoff or Cutoff(clock), carry or Carry()
     index = Index(base, carry.content)
-    work = plan(seen.entries, facts, cache, index)
+    held, looked = look(root), clock.monotonic()  # before anything is read: see `held`
+    work = plan(seen.entries, facts, cache, index, Belief(held, looked - recheck_s))
     meter = Meter(work.read_files, work.read_bytes, progress)
     capacity = cutoff.capacity(options.pack_size, _LEAST_PACK)
     uploads = Uploads(
@@ -170,6 +180,8 @@ def backup(
                     levels = options.chunk_level, options.bundle_level
                     reading = Reading(tree, index, uploads, meter, levels=levels, nice=options.nice)
                     found = reading.run(work, workers=options.workers, cancel=cancel)
+                    if left := found.share(work.aliases):
+                        reading.run(apart(left), workers=options.workers, cancel=cancel)
             finally:
                 carry.content = index.carried(uploads.acknowledged)
         facts = demoted(facts, broken(facts, seen, found, tree.lstat))
@@ -182,7 +194,7 @@ def backup(
         late = without_late(kept, facts, paths, base)
         kept, facts = late.kept, late.facts
     manifest = msgspec.structs.replace(
-        index.manifest(kept, version=FORMAT_VERSION, run=run, generation=generation),
+        index.manifest(kept, linked(kept), version=FORMAT_VERSION, run=run, generation=generation),
         checkpoints=facts,
         skipped=tuple(
             sorted((*seen.skipped, *found.unreadable, *(late.skipped if late else ())), key=lambda skip: skip.path)
@@ -191,7 +203,7 @@ def backup(
     uploads.check()
     unchanged = not always and base is not None and equal(manifest, base)
     put = _Put("", "", 0) if unchanged else _put_manifest(store, manifest, rng)
-    known = records(work, found, seen.fs_time_ns)
+    known = records(work, found, seen.fs_time_ns, held, looked)
     cache.replace({path: one for path, one in known.items() if path not in paths} if paths else known)
     new = frozenset(index.new_packs())
     sizes = [entry.size for entry in manifest.entries if entry.kind == FILE]
@@ -213,6 +225,7 @@ def backup(
         unchanged=unchanged,
         late_files=len(late.paths) if late else 0,
         late_bytes=late.bytes if late else 0,
+        sighted=held.known,
     )
 
 

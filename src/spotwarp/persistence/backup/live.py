@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from spotwarp.persistence.beneath import Tree
 from spotwarp.persistence.envelope import DIGEST_SIZE
 from spotwarp.persistence.index import CHUNK, SMALL
@@ -171,7 +173,7 @@ def _entry(path: bytes, status: os.stat_result, size: int) -> Scanned:
     entry = scanned(path, status, FILE)
     if entry.size == size:
         return entry
-    return Scanned(path, FILE, entry.mode, entry.mtime_ns, entry.ctime_ns, size, entry.ino, entry.dev, entry.blocks)
+    return msgspec.structs.replace(entry, size=size)
 
 
 def _spans(fd: int, length: int) -> list[range]:

@@ -18,6 +18,7 @@ import msgspec
 from spotwarp.persistence.backup.plan import REST, Groups, Plan, SmallFiles
 from spotwarp.persistence.backup.reading import Found
 from spotwarp.persistence.entries import shown
+from spotwarp.persistence.held import Held
 from spotwarp.persistence.index import digests_of
 from spotwarp.persistence.manifest import DIRECTORY, FILE, CheckpointFact, Entry, Manifest, Skipped
 from spotwarp.persistence.scan import Scan, Scanned
@@ -59,11 +60,11 @@ def late_paths(plan: Plan, found: Found, stored: Callable[[builtins.bytes], bool
     """The files of `plan` that are not in the store, with their sizes; `stored` judges the digests of what was read."""
     late: dict[builtins.bytes, int] = {}
     gone = {*found.vanished, *(skip.path for skip in found.unreadable)}
-    for job in plan.jobs:
-        for file in job.files if isinstance(job, SmallFiles) else (job.file,):
-            content = found.contents.get(file.path)
-            if (content is None and file.path not in gone) or (content is not None and not stored(content[1])):
-                late[file.path] = file.size
+    read = (file for job in plan.jobs for file in (job.files if isinstance(job, SmallFiles) else (job.file,)))
+    for file in chain(read, (alias.file for alias in plan.aliases)):
+        content = found.contents.get(file.path)
+        if (content is None and file.path not in gone) or (content is not None and not stored(content[1])):
+            late[file.path] = file.size
     return late
 
 
@@ -110,6 +111,22 @@ def _as_scanned(entry: Entry) -> Scanned:
     return Scanned(entry.path, entry.kind, entry.mode, entry.mtime_ns, 0, entry.size, 0, 0, 0, entry.target)
 
 
+def linked(kept: Iterable[tuple[Scanned, bytes]]) -> dict[bytes, bytes]:
+    """Which of what the snapshot holds are one file under several names: each further name, and the first.
+
+    Only where all of it is the same: a file that was written to between two names is kept as two.
+    """
+    first: dict[tuple[int | bytes, ...], bytes] = {}
+    links = {}
+    for entry, digests in kept:
+        if entry.kind == FILE and entry.nlink > 1:
+            same = (entry.dev, entry.ino, entry.mode, entry.mtime_ns, entry.size, digests)
+            name = first.setdefault(same, entry.path)
+            if name != entry.path:
+                links[entry.path] = name
+    return links
+
+
 def broken(
     facts: Sequence[CheckpointFact], seen: Scan, found: Found, lstat: Callable[[bytes], os.stat_result | None]
 ) -> dict[bytes, str]:
@@ -138,13 +155,25 @@ def demoted(facts: Sequence[CheckpointFact], reasons: Mapping[bytes, str]) -> tu
     return tuple(settled)
 
 
-def records(plan: Plan, found: Found, fs_time_ns: int) -> dict[bytes, Record]:
-    """What the stat cache shall know: the files not read, and those that held still while they were."""
+def records(plan: Plan, found: Found, fs_time_ns: int, held: Held, now: float) -> dict[bytes, Record]:
+    """What the stat cache shall know: the files not read, and those that held still while they were.
+
+    `held` was looked at before they were read, at `now` (monotonic), and after `fs_time_ns`.
+    """
     known = dict(plan.unchanged)
     unstable = set(found.unstable)
     for path, (entry, digests) in found.contents.items():
         if path not in unstable:
-            known[path] = Record(entry.size, entry.mtime_ns, entry.ctime_ns, entry.ino, entry.dev, fs_time_ns, digests)
+            known[path] = Record(
+                entry.size,
+                entry.mtime_ns,
+                entry.ctime_ns,
+                entry.ino,
+                entry.dev,
+                fs_time_ns,
+                digests,
+                now if (entry.dev, entry.ino) in held else 0.0,
+            )
     return known
 
 

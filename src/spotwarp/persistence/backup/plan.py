@@ -8,10 +8,12 @@ known, is not read at all.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
+from spotwarp.persistence.held import Held, Identity
 from spotwarp.persistence.index import SMALL, Index
 from spotwarp.persistence.manifest import FILE, CheckpointFact
 from spotwarp.persistence.scan import Scanned
@@ -46,6 +48,32 @@ Job = SmallFiles | BigFile
 
 
 @dataclass(frozen=True, slots=True)
+class Alias:
+    """A hard link: `file` is what is read as `read_as`."""
+
+    group: bytes
+    file: Scanned
+    read_as: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Belief:
+    """What the stat cache is believed."""
+
+    held: Held = field(default_factory=Held)
+    """What somebody may be writing now."""
+    since: float = -math.inf
+    """Monotonic: what was read of a held file before is read again."""
+
+    def record(self, cache: StatCache, entry: Scanned) -> Record | None:
+        """The record of a file that need not be read."""
+        found = cache.record(entry, self.since)
+        if found is not None and bool(found.held_s) != ((entry.dev, entry.ino) in self.held):
+            return None  # taken hold of since, or let go: what was written in between need not show
+        return found
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """The jobs in order, the files that need not be read, and what is to be read in files and bytes."""
 
@@ -53,6 +81,8 @@ class Plan:
     unchanged: dict[bytes, Record]
     read_files: int
     read_bytes: int
+    aliases: tuple[Alias, ...] = ()
+    """Further names of files that are read once, under another name."""
 
 
 class Groups:
@@ -79,7 +109,13 @@ class Groups:
         return found
 
 
-def plan(entries: Sequence[Scanned], facts: Sequence[CheckpointFact], cache: StatCache, index: Index) -> Plan:
+def plan(
+    entries: Sequence[Scanned],
+    facts: Sequence[CheckpointFact],
+    cache: StatCache,
+    index: Index,
+    belief: Belief = Belief(),
+) -> Plan:
     """Decide what of `entries` (in path order) must be read."""
     groups = Groups(facts)
     unchanged: dict[bytes, Record] = {}
@@ -87,14 +123,35 @@ def plan(entries: Sequence[Scanned], facts: Sequence[CheckpointFact], cache: Sta
     for entry in entries:
         if entry.kind != FILE:
             continue
-        record = cache.record(entry)
+        record = belief.record(cache, entry)
         if record is not None and index.knows(record.digests):
             unchanged[entry.path] = record
         else:
             pending.setdefault(groups.of(entry.path), []).append(entry)
-    jobs = tuple(_in_order(facts, pending))
+    aliases = _aliases(facts, pending)
     files = [entry for group in pending.values() for entry in group]
-    return Plan(jobs, unchanged, len(files), sum(entry.size for entry in files))
+    jobs = tuple(_in_order(facts, pending))
+    return Plan(jobs, unchanged, len(files), sum(entry.size for entry in files), aliases)
+
+
+def apart(aliases: Iterable[Alias]) -> Plan:
+    """Read `aliases` each by itself after all."""
+    jobs = tuple(job for alias in aliases for job in _jobs(alias.group, [alias.file]))
+    return Plan(jobs, {}, len(jobs), 0)
+
+
+def _aliases(facts: Sequence[CheckpointFact], pending: dict[bytes, list[Scanned]]) -> tuple[Alias, ...]:
+    """Take further names of a file out of `pending`: it is read under the one that is needed soonest."""
+    first: dict[Identity, bytes] = {}
+    aliases: list[Alias] = []
+    for group in dict.fromkeys([*(fact.path for fact in sorted(facts, key=_urgency)), REST]):
+        for file in pending.get(group, ()):
+            if file.nlink > 1 and (name := first.setdefault((file.dev, file.ino), file.path)) != file.path:
+                aliases.append(Alias(group, file, name))
+    taken = {alias.file.path for alias in aliases}
+    for group in {alias.group for alias in aliases}:
+        pending[group] = [file for file in pending[group] if file.path not in taken]
+    return tuple(aliases)
 
 
 def _in_order(facts: Sequence[CheckpointFact], pending: dict[bytes, list[Scanned]]) -> Iterator[Job]:

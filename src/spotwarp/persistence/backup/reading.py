@@ -12,11 +12,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+import msgspec
+
 from spotwarp.errors import WorkspaceFault
 from spotwarp.persistence.backup.cutoff import TimeUp
 from spotwarp.persistence.backup.live import GONE, BigContent, read_small
 from spotwarp.persistence.backup.packing import Packer, Uploads
-from spotwarp.persistence.backup.plan import BigFile, Plan, SmallFiles
+from spotwarp.persistence.backup.plan import Alias, BigFile, Plan, SmallFiles
 from spotwarp.persistence.backup.progress import Meter
 from spotwarp.persistence.beneath import Tree
 from spotwarp.persistence.index import CHUNK, Index
@@ -35,6 +37,20 @@ class Found:
     """Files that were written to while they were read."""
     vanished: list[bytes] = field(default_factory=list)
     unreadable: list[Skipped] = field(default_factory=list)
+
+    def share(self, aliases: Iterable[Alias]) -> list[Alias]:
+        """Give further names of a file what was read of it; returns those whose file has another first name by now."""
+        left = []
+        unstable = set(self.unstable)
+        for alias in aliases:
+            entry, digests = self.contents.get(alias.read_as, (None, b""))
+            if entry is None or (entry.dev, entry.ino) != (alias.file.dev, alias.file.ino):
+                left.append(alias)
+                continue
+            self.contents[alias.file.path] = msgspec.structs.replace(entry, path=alias.file.path), digests
+            if alias.read_as in unstable:
+                self.unstable.append(alias.file.path)
+        return left
 
     def missing(self, path: bytes, error: OSError) -> None:
         """A file could not be read; what is this process's own failure is raised."""
@@ -56,7 +72,7 @@ class _Span:
 
 
 class Reading:
-    """Reads a plan's files. One use."""
+    """Reads plans' files, one plan after the other."""
 
     def __init__(
         self, tree: Tree, index: Index, uploads: Uploads, meter: Meter, *, levels: tuple[int, int], nice: int
