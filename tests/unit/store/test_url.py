@@ -68,7 +68,21 @@ def test_home_is_understood(monkeypatch: pytest.MonkeyPatch) -> None:
         "s3://bkt/" + "x" * 600,
         "s3:bkt/p",
         "s3:/bkt/p",
-        "gs://bkt/p",
+        "gs://Bkt/p",
+        "gs://bkt/../p",
+        "gcs://bkt/p",
+        "az://Bkt/p",
+        "az://b--t/p",
+        "az://bk.t/p",
+        "az://-bkt/p",
+        "az://" + "x" * 64,
+        "azure://bkt/p",
+        "abfss://bkt/p",
+        "abfss://bkt@s3.amazonaws.com/p",
+        "https://account.blob.core.windows.net/",
+        "https://account.blob.core.windows.net/bkt/../p",
+        "https://key@account.blob.core.windows.net/bkt",
+        "https://account.blob.core.windows.net.example.org/bkt/p",
         "https://s3.amazonaws.com/bkt",
         "file://host/p",
         "file:relative",
@@ -87,9 +101,38 @@ def test_nonsense_is_refused_with_a_hint(text: str) -> None:
     assert caught.value.hint
 
 
-def test_a_key_in_the_url_is_refused_and_not_repeated() -> None:
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("gs://my_bucket.example.org/p//q/", "gs://my_bucket.example.org/p/q"),
+        ("gs://bkt", "gs://bkt"),
+        ("az://my-container//p/", "az://my-container/p"),
+        ("az://bkt/", "az://bkt"),
+        ("abfss://bkt@acct1.dfs.core.windows.net//p/", "https://acct1.blob.core.windows.net/bkt/p"),
+        ("abfss://bkt@Acct1.dfs.core.windows.net", "https://acct1.blob.core.windows.net/bkt"),
+        ("https://acct1.blob.core.windows.net/bkt/p/./q", "https://acct1.blob.core.windows.net/bkt/p/q"),
+        ("https://acct1.blob.core.windows.net//bkt", "https://acct1.blob.core.windows.net/bkt"),
+    ],
+)
+def test_A23_other_clouds_have_one_spelling_too(text: str, place: str) -> None:
+    location = parse_url(text)
+    assert str(location) == place
+    assert parse_url(place) == location
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "s3://AKIAEXAMPLE:hunter2@bkt/p",
+        "gs://me:hunter2@bkt/p",
+        "az://acct:hunter2@bkt/p",
+        "https://acct1.blob.core.windows.net/bkt/p?sv=2021-12-02&sig=hunter2",
+        "abfss://hunter2:bkt@acct1.dfs.core.windows.net/p",
+    ],
+)
+def test_a_key_in_the_url_is_refused_and_not_repeated(text: str) -> None:
     with pytest.raises(UsageError) as caught:
-        parse_url("s3://AKIAEXAMPLE:hunter2@bkt/p")
+        parse_url(text)
     assert "hunter2" not in f"{caught.value} {caught.value.hint}"
 
 

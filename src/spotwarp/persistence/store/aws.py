@@ -8,15 +8,14 @@ be honoured is refused by name, never ignored.
 from __future__ import annotations
 
 import configparser
-import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from spotwarp.errors import UsageError
 from spotwarp.persistence.store import credential_process
+from spotwarp.persistence.store.address import checked_address
 
 DEFAULT_REGION = "us-east-1"
 _ELSEWHERE = ("sso_session", "sso_start_url", "role_arn", "source_profile")
@@ -67,25 +66,20 @@ def endpoint_for(bucket: str, env: Mapping[str, str]) -> Endpoint:
         custom = f"https://s3.{region}.amazonaws.com" + (".cn" if region.startswith("cn-") else "")
     else:
         virtual = style == "virtual"
-    parts = urlsplit(custom)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment or "@" in custom:
-        raise UsageError(
-            "the S3 endpoint is not a URL like https://host[:port]",
-            hint="Correct AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL or endpoint_url in the profile.",
-        )
-    allow_http = parts.scheme == "http"
-    if allow_http and not _is_loopback(parts.hostname) and env.get("AWS_ALLOW_HTTP", "").lower() not in ("1", "true"):
-        raise UsageError(
-            f"the S3 endpoint {custom} is plain http, which would show your data to the network",
-            hint="Use https, or set AWS_ALLOW_HTTP=true if the network is yours.",
-        )
+    parts = checked_address(
+        custom,
+        what="the S3 endpoint",
+        variables="AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL or endpoint_url in the profile",
+        allow_http=env.get("AWS_ALLOW_HTTP"),
+        allow_http_by="AWS_ALLOW_HTTP",
+    )
     netloc = f"{bucket}.{parts.netloc}" if virtual else parts.netloc
     bundle = env.get("AWS_CA_BUNDLE") if parts.scheme == "https" else None
     return Endpoint(
         url=f"{parts.scheme}://{netloc}{parts.path.rstrip('/')}",
         region=region,
         virtual_hosted=virtual,
-        allow_http=allow_http,
+        allow_http=parts.scheme == "http",
         ca_bundle=Path(bundle) if bundle else None,
     )
 
@@ -133,15 +127,6 @@ def _custom_endpoint(env: Mapping[str, str], profile: Mapping[str, str]) -> str 
         or profile.get("endpoint_url")
         or None
     )
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _profile_name(env: Mapping[str, str]) -> str:

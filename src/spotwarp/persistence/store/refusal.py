@@ -1,8 +1,8 @@
-"""What an S3 server's refusal, or its silence, means for the caller.
+"""What a server's refusal, or its silence, means for the caller.
 
 Pure: the client library's text in, one of our errors out. The library folds different answers into one type (409 and
-412 are both "already exists", any 404 is "not found"), so the HTTP status and the S3 code in its text decide. No body
-of an answer gets into a message: it may quote what was signed.
+412 are both "already exists", any 404 is "not found"), so the HTTP status and the store's code in its text decide, by
+the tables of `dialects.py`. No body of an answer gets into a message: it may quote what was signed.
 """
 
 from __future__ import annotations
@@ -11,136 +11,92 @@ import re
 from datetime import datetime
 from typing import Final
 
-from spotwarp.errors import (
-    AlreadyExists,
-    BucketMissing,
-    CredentialsExpired,
-    ObjectMissing,
-    StoreConflict,
-    StoreDenied,
-    StoreError,
-    StoreFull,
-    StoreUnavailable,
-    StoreUnsupported,
-)
+from spotwarp.errors import AlreadyExists, BucketMissing, ObjectMissing, StoreDenied, StoreError, StoreUnavailable
+from spotwarp.persistence.store.dialects import CLOCK, S3, Dialect, Meaning
 
-EXPIRED: Final = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"})
-"""Codes that say: the same request with newer credentials."""
-
-REPLACED: Final = frozenset({"InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch"})
-"""Codes of a key that is not known: perhaps it was replaced, and its source has the new one."""
-
-SKEWED: Final = frozenset({"RequestTimeTooSkewed", "RequestExpired"})
-"""Codes that say: your clock is wrong, or the request was signed too long ago."""
-
-_KEYS = "Check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN or AWS_PROFILE."
-_RIGHTS = "Give this key the rights to get, list and put below the prefix."
-_NETWORK = "Check the network and AWS_ENDPOINT_URL."
-_REGION = "Set AWS_REGION to the bucket's region, and AWS_ENDPOINT_URL to its server."
-_EXPIRED = "Write new credentials into the AWS profile's file (~/.aws/credentials): they are picked up from there."
-_LOST_ON_THE_WAY = "It will be sent again."
-
-_Meaning = tuple[type[StoreError], str | None]
-
-_BY_CODE: Final[dict[str, _Meaning]] = {
-    "NoSuchBucket": (BucketMissing, "Create the bucket, or correct the URL."),
-    "PermanentRedirect": (BucketMissing, _REGION),
-    "AuthorizationHeaderMalformed": (BucketMissing, _REGION),
-    "InvalidAccessKeyId": (StoreDenied, _KEYS),
-    "SignatureDoesNotMatch": (StoreDenied, _KEYS),
-    "InvalidToken": (StoreDenied, _KEYS),
-    **dict.fromkeys(EXPIRED, (CredentialsExpired, _EXPIRED)),
-    **dict.fromkeys(SKEWED, (StoreUnavailable, "Set this machine's clock (NTP).")),
-    "QuotaExceeded": (StoreFull, "Raise the quota, or delete objects."),
-    "XMinioStorageFull": (StoreFull, "Make room on the server."),
-    "NotImplemented": (StoreUnsupported, None),
-    "RequestTimeout": (StoreUnavailable, _LOST_ON_THE_WAY),
-    "BadDigest": (StoreUnavailable, _LOST_ON_THE_WAY),
-    "InvalidDigest": (StoreUnavailable, _LOST_ON_THE_WAY),
-    "IncompleteBody": (StoreUnavailable, _LOST_ON_THE_WAY),
-    "XAmzContentSHA256Mismatch": (StoreUnavailable, _LOST_ON_THE_WAY),
-}
-
-_BY_STATUS: Final[dict[int, _Meaning]] = {
-    401: (StoreDenied, _KEYS),
-    403: (StoreDenied, _RIGHTS),
-    404: (StoreUnavailable, "That does not look like S3. " + _NETWORK),
-    405: (StoreUnsupported, None),
-    408: (StoreUnavailable, None),
-    409: (StoreConflict, None),
-    412: (StoreUnavailable, None),
-    425: (StoreUnavailable, None),
-    429: (StoreUnavailable, None),
-    501: (StoreUnsupported, None),
-    507: (StoreFull, "Raise the quota, or delete objects."),
-}
-
-_STATUS = re.compile(r"Server returned non-2xx status code: (\d{3})")
-_CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,64})</Code>")
-_SILENCE: Final[tuple[tuple[str, str, str], ...]] = (
+_STATUS: Final = re.compile(r"Server returned non-2xx status code: (\d{3})|\(code: (\d{3})\)")
+_CODE: Final = re.compile(r"<Code>([A-Za-z0-9.]{1,64})</Code>")
+_GIVER: Final = "token request"
+_METADATA: Final = re.compile(r"https?://(169\.254\.|\[fd00:ec2|metadata\.google\.internal)|/computeMetadata/")
+_SILENCE: Final[tuple[tuple[str, str, str | None], ...]] = (
     ("InvalidCertificate", "its certificate is not trusted", "Set AWS_CA_BUNDLE to the right authority's file."),
-    ("dns error", "its name cannot be resolved", _NETWORK),
-    ("ConnectionRefused", "it refuses connections", _NETWORK),
-    ("kind: Timeout", "it did not answer in time", _NETWORK),
-    ("kind: Connect", "it cannot be reached", _NETWORK),
-    ("response body", "the connection broke in the middle of its answer", _NETWORK),
-    ("invalid list response", "its listing cannot be read", _NETWORK),
+    ("dns error", "its name cannot be resolved", None),
+    ("ConnectionRefused", "it refuses connections", None),
+    ("kind: Timeout", "it did not answer in time", None),
+    ("kind: Connect", "it cannot be reached", None),
+    ("response body", "the connection broke in the middle of its answer", None),
+    ("invalid list response", "its listing cannot be read", None),
 )
 
 
 def status_of(text: str) -> int | None:
     """The HTTP status that the library's text reports."""
     found = _STATUS.search(text)
-    return int(found[1]) if found else None
+    return int(found[1] or found[2]) if found else None
 
 
 def code_of(text: str) -> str:
-    """The S3 error code in the answer, or ""."""
+    """The store's error code in the answer, or ""."""
     found = _CODE.search(text)
     return found[1] if found else ""
 
 
+def is_skewed(text: str, dialect: Dialect) -> bool:
+    """The server finds this machine's clock wrong, or the request signed too long ago."""
+    return 400 <= (status_of(text) or 0) < 500 and any(sign in text for sign in dialect.skewed)
+
+
+def beyond_the_end(text: str) -> bool:
+    """A range that the object seems to be too short for: the server says so, or the library from what it was told."""
+    return status_of(text) == 416 or "StartTooLarge" in text or "ParseContentRange" in text
+
+
 def lacks_credentials(text: str) -> bool:
     """The library found no key and asked the machine's own metadata service, in vain."""
-    return re.search(r"https?://(169\.254\.|\[fd00:ec2)", text) is not None
+    return _METADATA.search(text) is not None
 
 
-def meaning(text: str, *, verb: str, key: str, url: str) -> StoreError:
+def meaning(text: str, *, verb: str, key: str, url: str, dialect: Dialect = S3) -> StoreError:
     """The error that the library's `text` means for `verb` ("put", "put_new", "get", "head", "list", "delete")."""
     status, code = status_of(text), code_of(text)
     what = f"{url}: cannot {verb.replace('_', ' ')} {key or 'everything'}".rstrip()
+    if _GIVER in text and status is not None and status < 500:
+        return StoreDenied(f"{what}: the server that gives out tokens refuses ({status})", hint=dialect.keys)
     if status is None:
-        return _silence(text, what)
-    if status == 404 and verb in ("get", "head", "delete") and code in _absent_codes(verb):
+        return _silence(text, what, dialect)
+    if status == 404 and verb in ("get", "head", "delete") and _absent(code, verb, dialect):
         return ObjectMissing(f"{key} is not in {url}")
-    if status == 412 and verb == "put_new":
+    if verb == "put_new" and not dialect.taken.isdisjoint({(status, code), (status, "")}):
         return AlreadyExists(f"{key} exists already in {url}")
-    kind, hint = _BY_CODE.get(code) or _BY_STATUS.get(status) or _otherwise(status)
     reason = f"{code or 'HTTP'} ({status})"
-    return kind(f"{what}: {reason}{clock_off(text) if code in SKEWED else ''}", hint=hint)
+    if is_skewed(text, dialect):
+        return StoreUnavailable(f"{what}: {reason}{clock_off(text)}", hint=CLOCK)
+    kind, hint = dialect.by_code.get(code) or dialect.by_status.get(status) or _otherwise(status)
+    return kind(f"{what}: {reason}", hint=hint)
 
 
-def _absent_codes(verb: str) -> tuple[str, ...]:
-    """A 404 without one of these comes from something that is not the store, and must not pass for an absence.
+def _absent(code: str, verb: str, dialect: Dialect) -> bool:
+    """A 404 without the right code comes from something that is not the store, and must not pass for an absence.
 
     The answer to HEAD has no body and so no code; its caller has asked by GET before it comes here.
     """
-    return ("NoSuchKey", "NotFound", "") if verb == "head" else ("NoSuchKey", "NotFound")
+    return code in dialect.absent or (verb == "head" and not code)
 
 
-def _otherwise(status: int) -> _Meaning:
+def _otherwise(status: int) -> Meaning:
     if status >= 500:
         return StoreUnavailable, None
     return StoreError, "See the store's documentation for this code."
 
 
-def _silence(text: str, what: str) -> StoreError:
+def _silence(text: str, what: str, dialect: Dialect) -> StoreError:
     if "redirect without LOCATION" in text:
-        return BucketMissing(f"{what}: the bucket is in another region or on another server", hint=_REGION)
+        hint = dialect.by_code.get("PermanentRedirect", (BucketMissing, dialect.network))[1]
+        return BucketMissing(f"{what}: the bucket is in another region or on another server", hint=hint)
     for sign, reason, hint in _SILENCE:
         if sign in text:
-            return StoreUnavailable(f"{what}: {reason}", hint=hint)
-    return StoreUnavailable(f"{what}: no usable answer", hint=_NETWORK)
+            return StoreUnavailable(f"{what}: {reason}", hint=hint or dialect.network)
+    return StoreUnavailable(f"{what}: no usable answer", hint=dialect.network)
 
 
 def clock_off(text: str) -> str:

@@ -1,43 +1,45 @@
-"""A bucket behind the S3 protocol: AWS and everything that speaks like it.
+"""A bucket somewhere else: the seven verbs over obstore, the same for every kind of bucket.
 
-The one home of obstore. Owns the translation of the library's errors into ours, the check of every received length,
-and the time each request may take. It never retries (`retrying.py` does, or the caller), never uses multipart uploads
-(what a killed one leaves behind is invisible and billed), and never puts a secret into a message.
+Owns the translation of the library's errors into ours, the check of every received length, and the time each request
+may take. What differs between the kinds is in `s3.py`, `gcs.py` and `azure.py`. It never retries (`retrying.py` does,
+or the caller), never uses multipart uploads (what a killed one leaves behind is invisible and billed), and never puts
+a secret into a message.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import obstore
 from obstore.exceptions import BaseError
-from obstore.store import S3Store as Client
 
 from spotwarp.clock import Clock
 from spotwarp.errors import CorruptObject, ObjectMissing, StoreDenied, StoreError, StoreUnavailable
 from spotwarp.persistence.store.api import Buffer, ObjectMeta, checked_key
-from spotwarp.persistence.store.aws import Endpoint, endpoint_for
+from spotwarp.persistence.store.dialects import Dialect
 from spotwarp.persistence.store.headers import REFUSED, Said, ask
-from spotwarp.persistence.store.keys import Keys
 from spotwarp.persistence.store.refusal import (
-    EXPIRED,
-    REPLACED,
-    SKEWED,
+    beyond_the_end,
     clock_off,
     code_of,
     in_words,
+    is_skewed,
     lacks_credentials,
     meaning,
     status_of,
 )
 
 if TYPE_CHECKING:
-    from obstore.store import ClientConfig, S3Config, S3Credential
+    from obstore.store import AzureStore, ClientConfig, GCSStore, S3Store
+
+    Client = S3Store | GCSStore | AzureStore
 
 SMALL_BYTES = 128 * 1024
 SMALL_S = 5.0
@@ -47,7 +49,6 @@ BASE_S = 60.0
 SLOWEST_BYTES_S = 128 * 1024
 UNKNOWN_BYTES = 64 * 1024 * 1024
 ASK_EVERY_S = 1.0
-EARLY_S = 300.0  # the library takes a key for expired five minutes before its end
 
 Verb = Literal["put", "put_new", "get", "head", "list", "delete"]
 
@@ -77,19 +78,16 @@ def _round_up(size: int) -> int:
     return 1 << (size - 1).bit_length()
 
 
-class S3Store:
-    """`bucket`, below `prefix` (no slash at either end, maybe empty), as `env` says to reach it.
+class RemoteStore(ABC):
+    """The bucket and prefix that `url` names. Nothing is asked of the server before the first verb."""
 
-    Raises `UsageError` for settings that cannot be used. Nothing is asked of the server before the first verb.
-    """
+    _ca_bundle: Path | None = None
+    """The certificates to trust beside the system's."""
 
-    def __init__(self, bucket: str, prefix: str, *, env: Mapping[str, str], clock: Clock) -> None:
-        self._bucket = bucket
-        self._prefix = prefix
-        self._env = env
+    def __init__(self, url: str, dialect: Dialect, clock: Clock) -> None:
+        self._url = url
+        self._dialect = dialect
         self._clock = clock
-        self._endpoint = endpoint_for(bucket, env)
-        self._keys = Keys(env, clock)
         self._lock = threading.Lock()
         self._clients: dict[Patience, Client] = {}
         self._answered = False
@@ -99,19 +97,22 @@ class S3Store:
     @property
     def url(self) -> str:
         """See `Store`."""
-        return f"s3://{self._bucket}/{self._prefix}".rstrip("/")
+        return self._url
 
-    @property
-    def endpoint(self) -> Endpoint:
-        """What was made of the settings."""
-        return self._endpoint
+    @abstractmethod
+    def _connect(self, options: ClientConfig) -> Client:
+        """A client that never retries. Raises the library's `BaseError` or a `StoreError`."""
+
+    def _renewed(self, began: float) -> bool:
+        """A request that began at `began` (monotonic) was refused for its key: True when there is another key now."""
+        return False
 
     def put(self, key: str, data: Buffer) -> None:
         """See `Store`. One request; the payload is signed, so the server refuses what was damaged on its way."""
         self._put(key, data, "put")
 
     def put_new(self, key: str, data: Buffer) -> None:
-        """See `Store`. One request with `If-None-Match: *`."""
+        """See `Store`. One request that the server obeys only if there is no such object."""
         self._put(key, data, "put_new")
 
     def _put(self, key: str, data: Buffer, verb: Literal["put", "put_new"]) -> None:
@@ -143,7 +144,7 @@ class S3Store:
                 reply = obstore.get(client, checked_key(key), options={"range": (start, start + length)})
                 size, data = reply.meta["size"], reply.bytes().to_bytes()
             except BaseError as error:
-                if status_of(str(error)) == 416:
+                if beyond_the_end(str(error)) and self.head(key).size < start + length:
                     raise self._too_short(key, start, length) from error
                 raise
         if size < start + length:
@@ -154,13 +155,12 @@ class S3Store:
 
     def head(self, key: str) -> ObjectMeta:
         """See `Store`."""
-        began = self._clock.monotonic()
-        try:
-            meta = obstore.head(self._client(Patience(SMALL_S)), checked_key(key))
-        except (BaseError, FileNotFoundError) as error:
-            if 400 <= (status_of(str(error)) or 0) < 500:
-                self._say_why(key)
-            raise self._translate(error, "head", key, began) from error
+        with self._translated("head", key):
+            try:
+                meta = obstore.head(self._client(Patience(SMALL_S)), checked_key(key))
+            except (BaseError, FileNotFoundError) as error:
+                self._say_why(key, error)
+                raise
         return ObjectMeta(key, meta["size"], meta["last_modified"])
 
     def list(self, prefix: str) -> Iterator[ObjectMeta]:
@@ -172,20 +172,30 @@ class S3Store:
         return iter(sorted(found, key=lambda meta: meta.key))
 
     def delete(self, key: str) -> None:
-        """See `Store`. One plain DELETE: the bulk form is missing in some servers and hides refusals in others."""
+        """See `Store`. One object a request: a bulk form is missing in some servers and hides refusals in others."""
         try:
             with self._translated("delete", key):
-                obstore.delete(self._client(Patience(SMALL_S)), checked_key(key))
+                try:
+                    obstore.delete(self._client(Patience(SMALL_S)), checked_key(key))
+                except (BaseError, FileNotFoundError) as error:
+                    if status_of(str(error)) == 404:
+                        self._say_why(key, error)
+                    raise
         except ObjectMissing:
             return
 
-    def _say_why(self, key: str) -> None:
-        """A refused HEAD has no body and so no reason; a GET of one byte has. Raises it, or returns if none is left."""
+    def _say_why(self, key: str, refused: Exception) -> None:
+        """A refusal without a code says little (an answer to HEAD has no body); the one to a GET of a byte has one.
+
+        Raises it, or returns if there is none any more or none was needed.
+        """
+        if code_of(str(refused)) or not 400 <= (status_of(str(refused)) or 0) < 500:
+            return
         with self._translated("get", key):
             try:
                 obstore.get(self._client(Patience(SMALL_S)), key, options={"range": (0, 1)})
             except BaseError as error:
-                if status_of(str(error)) != 416:  # an object of no bytes, made since
+                if not beyond_the_end(str(error)):  # an object of no bytes, made since
                     raise
 
     def _too_short(self, key: str, start: int, length: int) -> CorruptObject:
@@ -194,60 +204,17 @@ class S3Store:
     def _client(self, patience: Patience) -> Client:
         with self._lock:
             if patience not in self._clients:
-                self._clients[patience] = self._connect(patience)
+                self._clients[patience] = self._new_client(patience)
             return self._clients[patience]
 
-    def _connect(self, patience: Patience) -> Client:
-        endpoint = self._endpoint
+    def _new_client(self, patience: Patience) -> Client:
         options: ClientConfig = {
             "connect_timeout": timedelta(seconds=CONNECT_S),
             "timeout": timedelta(seconds=patience.total_s),
-            "allow_http": endpoint.allow_http,
         }
         if patience.stall_s is not None:
             options["read_timeout"] = timedelta(seconds=patience.stall_s)
-        if endpoint.ca_bundle is not None:
-            try:
-                options["root_certificate"] = endpoint.ca_bundle.read_bytes()
-            except OSError as error:
-                raise StoreDenied(
-                    f"cannot read {endpoint.ca_bundle}: {error.strerror}", hint="Correct AWS_CA_BUNDLE."
-                ) from error
-        config: S3Config = {
-            # This name, for it wins over whatever the library finds in the process's own environment.
-            "aws_endpoint_url_s3": endpoint.url,
-            "region": endpoint.region,
-            "virtual_hosted_style_request": endpoint.virtual_hosted,
-            "conditional_put": "etag",
-            "disable_bulk_delete": True,
-        }
-        try:
-            return Client(
-                self._bucket,
-                prefix=self._prefix or None,
-                config=config,
-                client_options=options,
-                retry_config={"max_retries": 0},
-                credential_provider=self._provide if self._keys.known else None,
-            )
-        except BaseError as error:
-            raise StoreDenied(
-                f"{self.url}: the client cannot be set up, most likely for the certificates",
-                hint="Check the file that AWS_CA_BUNDLE names.",
-            ) from error
-
-    def _provide(self) -> S3Credential:
-        """The key for the library, which asks again when it takes it for expired."""
-        key, good_for_s = self._keys.current()
-        if key is None:  # this provider is only given to the library when there is a key
-            raise StoreDenied("there is no AWS key", hint="Set AWS_ACCESS_KEY_ID.")
-        expiry = None if good_for_s is None else self._clock.wall() + timedelta(seconds=EARLY_S + good_for_s)
-        return {
-            "access_key_id": key.access_key,
-            "secret_access_key": key.secret_key,
-            "token": key.token,
-            "expires_at": expiry,
-        }
+        return self._connect(options)
 
     @contextmanager
     def _translated(self, verb: Verb, key: str) -> Iterator[None]:
@@ -260,7 +227,7 @@ class S3Store:
 
     def _translate(self, error: Exception, verb: Verb, key: str, began: float) -> StoreError:
         text = str(error)
-        if code_of(text) in EXPIRED | REPLACED and self._keys.renew(began):
+        if code_of(text) in self._dialect.expired and self._renewed(began):
             with self._lock:
                 self._clients.clear()  # each holds the old key
             return StoreUnavailable(f"{self.url}: the credentials had expired and were read again")
@@ -269,12 +236,12 @@ class S3Store:
                 return StoreUnavailable(f"{self.url}: the machine's role could not be renewed just now")
             return StoreDenied(
                 f"{self.url}: no credentials were found, and this machine has no role of its own",
-                hint="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE.",
+                hint=self._dialect.no_keys,
             )
-        refused = meaning(text, verb=verb, key=key, url=self.url)
+        refused = meaning(text, verb=verb, key=key, url=self.url, dialect=self._dialect)
         if status_of(text) in REFUSED and isinstance(refused, StoreUnavailable):
             refused.retry_after_s = self._said(key).retry_after_s
-        elif code_of(text) in SKEWED and not clock_off(text) and (date := self._said(key).date) is not None:
+        elif is_skewed(text, self._dialect) and not clock_off(text) and (date := self._said(key).date) is not None:
             off = in_words((self._clock.wall() - date).total_seconds())
             return StoreUnavailable(refused.message + off, hint=refused.hint)
         return refused
@@ -288,10 +255,13 @@ class S3Store:
             if now - self._asked < ASK_EVERY_S:
                 return Said()
             self._asked = now
-            client = self._client(Patience(SMALL_S))
-            url = obstore.sign(client, "HEAD", key or "config", timedelta(seconds=60))
-            return ask(url, now=self._clock.wall(), ca_bundle=self._endpoint.ca_bundle)
+            url = self._signed(self._client(Patience(SMALL_S)), key or "config")
+            return ask(url, now=self._clock.wall(), ca_bundle=self._ca_bundle)
         except BaseError:  # no credentials to sign with
             return Said()
         finally:
             self._asking.release()
+
+    def _signed(self, client: Client, key: str) -> str:
+        """An address for one HEAD of `key`. Raises the library's `BaseError` where it cannot be signed."""
+        return obstore.sign(client, "HEAD", key, timedelta(seconds=60))

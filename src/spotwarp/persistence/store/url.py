@@ -12,7 +12,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal, cast
 from urllib.parse import quote, unquote, urlsplit
 
 from spotwarp.clock import Clock, Rng
@@ -21,30 +21,54 @@ from spotwarp.persistence.store.api import Store
 from spotwarp.persistence.store.local import LocalStore
 from spotwarp.persistence.store.retrying import RetryingStore
 
-_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
-_EXAMPLES = "Write s3://bucket/prefix, or a directory: /path/to/dir or file:///path/to/dir."
-_MAX_PREFIX_BYTES = 512  # S3 allows 1024 for a key; what SpotWarp appends stays well under the other half
+Scheme = Literal["s3", "gs", "az", "file"]
+
+_BUCKET: Final[dict[str, re.Pattern[str]]] = {
+    "s3": re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]"),
+    "gs": re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]"),
+    "az": re.compile(r"(?=.{3,63}$)[a-z0-9]+(-[a-z0-9]+)*"),
+}
+_ALIASES: Final = {"gcs": "gs", "azure": "az", "s3a": "s3"}
+_EXAMPLES = (
+    "Write s3://bucket/prefix, gs://bucket/prefix, az://container/prefix, or a directory: /path/to/dir or "
+    "file:///path/to/dir."
+)
+_SETTINGS: Final = {
+    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE), and name the server in AWS_ENDPOINT_URL.",
+    "gs": "set GOOGLE_APPLICATION_CREDENTIALS).",
+    "az": "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY).",
+}
+_AZURE_HOST: Final = re.compile(r"([a-z0-9]{3,24})\.(?:blob|dfs)\.core\.windows\.net")
+_MAX_PREFIX_BYTES = 512  # all three allow 1024 for a key; what SpotWarp appends stays well under the other half
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """One place: a bucket and a prefix in it (no slash at either end, maybe empty), or an absolute directory."""
+    """One place: a bucket and a prefix in it (no slash at either end, maybe empty), or an absolute directory.
 
-    scheme: Literal["s3", "file"]
+    `account` is the storage account of an Azure container, "" when the variables are to say it.
+    """
+
+    scheme: Scheme
     bucket: str
     path: str
+    account: str = ""
 
     def __str__(self) -> str:
         """The one spelling of this place; no secrets are in it."""
         if self.scheme == "file":
             return f"file://{quote(self.path)}"
-        return f"s3://{self.bucket}/{self.path}".rstrip("/")
+        if self.account:
+            return f"https://{self.account}.blob.core.windows.net/{self.bucket}/{self.path}".rstrip("/")
+        return f"{self.scheme}://{self.bucket}/{self.path}".rstrip("/")
 
 
 def parse_url(text: str, *, cwd: Path | None = None) -> Location:
     """The place that `text` names; a relative directory is taken from `cwd` (None: the process's).
 
-    All spellings of slashes are one place: `s3://b/p`, `s3://b/p/`, `s3://b//p`, `s3://b/./p`. Raises `UsageError`.
+    All spellings of slashes are one place: `s3://b/p`, `s3://b/p/`, `s3://b//p`, `s3://b/./p`. So are Azure's ways to
+    name an account: `abfss://c@account.dfs.core.windows.net/p`, `https://account.blob.core.windows.net/c/p`. Raises
+    `UsageError`.
     """
     text = text.strip()
     if not text:
@@ -54,14 +78,16 @@ def parse_url(text: str, *, cwd: Path | None = None) -> Location:
     scheme, separator, rest = text.partition("://")
     if not separator:
         return _directory(text, cwd)
-    if scheme == "s3":
-        return _bucket(rest)
+    if scheme in _BUCKET:
+        return _bucket(cast(Scheme, scheme), rest)
     if scheme == "file":
         return _file_url(text)
-    raise UsageError(
-        f"{scheme}:// is not a kind of store that SpotWarp knows",
-        hint=f"{_EXAMPLES} Other clouds' S3 gateways work with s3:// and AWS_ENDPOINT_URL.",
-    )
+    if scheme in ("abfss", "https") and (found := _azure_url(scheme, rest)) is not None:
+        return found
+    hint = f"{_EXAMPLES} Other clouds' S3 gateways work with s3:// and AWS_ENDPOINT_URL."
+    if scheme in _ALIASES:
+        hint = f"Write {_ALIASES[scheme]}:// for it."
+    raise UsageError(f"{scheme}:// is not a kind of store that SpotWarp knows", hint=hint)
 
 
 def open_store(
@@ -77,34 +103,55 @@ def open_store(
     Nothing is asked of the store yet. Raises `UsageError` for a URL or for settings in `env` that cannot be used.
     """
     location = parse_url(url) if isinstance(url, str) else url
-    return RetryingStore(_bare(location, clock, rng, env), clock=clock, rng=rng, cancel=cancel)
+    return RetryingStore(bare_store(location, clock=clock, rng=rng, env=env), clock=clock, rng=rng, cancel=cancel)
 
 
-def _bare(location: Location, clock: Clock, rng: Rng, env: Mapping[str, str]) -> Store:
+def bare_store(location: Location, *, clock: Clock, rng: Rng, env: Mapping[str, str]) -> Store:
+    """The store at `location`, which tries everything once. Raises `UsageError` as `open_store`."""
     if location.scheme == "file":
         return LocalStore(Path(location.path), clock=clock, rng=rng)
-    from spotwarp.persistence.store.remote import S3Store  # obstore costs 50 ms; a local store need not pay
+    # obstore costs 50 ms; a local store need not pay
+    if location.scheme == "gs":
+        from spotwarp.persistence.store.gcs import GcsStore
+
+        return GcsStore(location.bucket, location.path, env=env, clock=clock)
+    if location.scheme == "az":
+        from spotwarp.persistence.store.azure import AzureStore
+
+        return AzureStore(location.bucket, location.path, env=env, clock=clock, account=location.account)
+    from spotwarp.persistence.store.s3 import S3Store
 
     return S3Store(location.bucket, location.path, env=env, clock=clock)
 
 
-def _bucket(rest: str) -> Location:
+def _azure_url(scheme: str, rest: str) -> Location | None:
+    """An Azure container by its account's own address; None for another server's."""
+    head, _, tail = rest.partition("/")
+    container, at, host = head.rpartition("@")
+    found = _AZURE_HOST.fullmatch(host.lower())
+    if found is None or (at != "@") != (scheme == "https"):
+        return None
+    if "?" in tail:
+        raise UsageError("the Azure URL has a query", hint="Put a SAS token into AZURE_STORAGE_SAS_TOKEN.")
+    return _bucket("az", f"{container}/{tail}" if at else tail.lstrip("/"), found[1])
+
+
+def _bucket(scheme: Scheme, rest: str, account: str = "") -> Location:
     bucket, _, prefix = rest.partition("/")
     if "@" in bucket or ":" in bucket:
         raise UsageError(
-            "the S3 URL has more than a bucket's name before its first slash",
-            hint="Keep keys out of the URL (set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE), "
-            "and name the server in AWS_ENDPOINT_URL.",
+            "the URL has more than a bucket's name before its first slash",
+            hint=f"Keep keys out of the URL ({_SETTINGS[scheme]}",
         )
-    if not _BUCKET.fullmatch(bucket) or ".." in bucket:
-        raise UsageError(f"{bucket!r} is not a bucket's name", hint=_EXAMPLES)
+    if not _BUCKET[scheme].fullmatch(bucket) or ".." in bucket:
+        raise UsageError(f"{bucket!r} is not a {'container' if scheme == 'az' else 'bucket'}'s name", hint=_EXAMPLES)
     parts = [part for part in prefix.split("/") if part not in ("", ".")]
     if ".." in parts or "\\" in prefix:
         raise UsageError("a prefix in a bucket cannot hold '..' or a backslash", hint=_EXAMPLES)
     path = "/".join(parts)
     if len(path.encode()) > _MAX_PREFIX_BYTES:
         raise UsageError(f"the prefix is longer than {_MAX_PREFIX_BYTES} bytes", hint="Choose a shorter one.")
-    return Location("s3", bucket, path)
+    return Location(scheme, bucket, path, account)
 
 
 def _file_url(text: str) -> Location:
