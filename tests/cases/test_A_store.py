@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -129,3 +131,37 @@ def test_A19_with_nothing_fresher_training_goes_on_and_what_is_not_stored_is_tol
     program.until(lambda: "storing works again" in program.err, "the new key to be found", 60)
     keyed.file("go", "4")
     assert "everything is stored" in program.end(4).err
+
+
+# --- A38
+
+STUCK = Rule(verb="PUT|POST", hang=True)
+TRAINS = "trap 'exit 0' TERM INT; i=0; while :; do i=$((i+1)); echo $i > count; sleep 0.05; done"
+
+
+@pytest.mark.parametrize("signals", [1, 2, 3])
+def test_A38_a_stuck_upload_is_seen_and_the_end_comes_in_time(
+    remote: Machine, s3_proxy: FaultProxy, signals: int
+) -> None:
+    program = remote.start("run", "--command", TRAINS, env={"SPOTWARP_GRACE": "6s"})
+    program.until(lambda: (remote.path / "count").exists() and remote.snapshots(), "a first snapshot")
+    s3_proxy.rule(STUCK)
+    remote.file("big.bin", os.urandom(400_000))
+    program.until(lambda: "NOT STORED" in program.err, "the word that nothing is stored", 90)
+    first = remote("status", "--json", code=1).json
+    second = remote("status", "--json", code=1).json
+    assert first["errors"]
+    assert second["at_risk_s"] > first["at_risk_s"] > 1
+    assert second["at_risk_bytes"] >= 400_000
+    before = int((remote.path / "count").read_text() or 0)
+    program.until(lambda: int((remote.path / "count").read_text() or 0) > before, "training to go on")
+    began = time.monotonic()
+    for _ in range(signals):
+        program.send(signal.SIGTERM)
+    done = program.end(125, 30)
+    took = time.monotonic() - began
+    assert took < {1: 6 + 5 + 4, 2: 6 + 5 + 4, 3: 3}[signals], took  # grace, overrun, a slow machine
+    assert remote.processes() == []
+    assert "big.bin" in done.err
+    s3_proxy.rule()
+    assert remote("run", "--command", "cat big.bin | wc -c; exit 6", code=6).out.strip() == b"400000"

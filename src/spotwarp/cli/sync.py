@@ -114,7 +114,7 @@ def prune(
 
     Exit codes: 0 done, 12 no right to delete, 16 a retained snapshot is damaged (nothing was deleted).
     """
-    from spotwarp.errors import CorruptObject, StoreDenied, UsageError
+    from spotwarp.errors import CorruptObject, StoreDenied, StoreError, UsageError
     from spotwarp.persistence import prune as pruning
     from spotwarp.values import duration
 
@@ -142,7 +142,6 @@ def prune(
         if done.kept_for_grace:
             render.line(f"{done.kept_for_grace} object(s) wait for their grace of {grace}")
     if done.skipped:
-        kind = CorruptObject if "damaged" in done.skipped else StoreDenied
-        raise kind(
-            done.skipped, hint="`spotwarp check` says which snapshots are whole." if kind is CorruptObject else None
-        )
+        if "damaged" in done.skipped:
+            raise CorruptObject(done.skipped, hint="`spotwarp check` says which snapshots are whole.")
+        raise (StoreError if "contradict" in done.skipped else StoreDenied)(done.skipped)

@@ -332,10 +332,10 @@ def _interrupted(state: State, now: float) -> Step:
 def _terminated(state: State, now: float) -> Step:
     if state.terminations == 1:
         return _preempt(state, now, state.policy.grace_s, "SIGTERM")
-    if state.terminations == 2:
+    if state.terminations == 2 and not state.tree_gone:
         return _end_now(state, now, "SIGTERM again: ending the command now")
-    verdict = Exit(125, "SIGTERM three times: work since the last snapshot is not stored")
-    return _abandon(state, verdict, 0.0) if state.terminations == 3 else _leave(state, state.verdict or verdict)
+    verdict = Exit(125, "SIGTERM again: leaving at once, work since the last snapshot is not stored")
+    return _abandon(state, verdict, 0.0) if state.terminations <= 3 else _leave(state, state.verdict or verdict)
 
 
 def _stop(state: State, now: float) -> Step:

@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 from spotwarp.errors import CorruptObject, ObjectMissing, UnsupportedFormat
 from spotwarp.persistence import layout
 from spotwarp.persistence.entries import checked
+from spotwarp.persistence.listing import sizes
 from spotwarp.persistence.manifest import Blob, Manifest, PackRef, decode
 from spotwarp.persistence.parallel import each
 from spotwarp.persistence.reads import decoded, merged
@@ -175,9 +176,10 @@ class _Check:
     # ---------------------------------------------------------------------------------------------------- packs
 
     def list_packs(self) -> None:
-        """One listing for each run whose packs are named: most often one."""
+        """One listing for each run whose packs are named (most often one); what it lacks is asked for by name."""
         for run in sorted({self._run} | {run for run, _ in self._packs}):
-            self._sizes.update((meta.key, meta.size) for meta in self._store.list(layout.packs_prefix(run)))
+            expected = {pack.key: pack.ref.size for pack in self._packs.values() if pack.ref.run == run}
+            self._sizes |= sizes(self._store, layout.packs_prefix(run), expected)
 
     def present(self) -> Iterator[_Pack]:
         """The packs that are there; those that are not are noted."""

@@ -18,8 +18,10 @@ from spotwarp.persistence.manifest import Manifest
 from spotwarp.persistence.repository import BALLAST_BYTES, Repository
 from spotwarp.persistence.runlog.entry import Forget, Snapshot, State
 from spotwarp.persistence.runlog.log import Head, RunLog
+from spotwarp.persistence.store.api import ObjectMeta
 
 GRACE_S = 6 * 3600.0
+SAME_TIME_S = 5.0
 
 
 @dataclass(slots=True)
@@ -116,6 +118,10 @@ def _prune_at(repository: Repository, log: RunLog, head: Head, grace_s: float) -
         forgotten=_forgotten(repository, log, head, set(listed_manifests) - set(roots)),
     )
     packs, manifests = dead(head.state, evidence, listed_packs, listed_manifests)
+    if grace_s > 0:
+        done.skipped = _contradiction(repository, [*listed_packs.values(), *listed_manifests.values()])
+        if done.skipped:
+            return done
     spared_packs, spared_manifests = _in_grace(
         repository, log, head, grace_s, [m.modified for m in listed_packs.values()]
     )
@@ -136,6 +142,23 @@ def _prune_at(repository: Repository, log: RunLog, head: Head, grace_s: float) -
     except (StoreDenied, StoreUnsupported) as error:
         done.skipped = f"this credential may not delete: {error}"
     return done
+
+
+def _contradiction(repository: Repository, listed: list[ObjectMeta]) -> str:
+    """Why the store's times tell no age: it says one thing in a listing and another of the object itself."""
+    newest = max(listed, key=lambda meta: meta.modified, default=None)
+    if newest is None:
+        return ""
+    try:
+        said = repository.store.head(newest.key).modified
+    except ObjectMissing:  # another prune was here
+        return ""
+    if abs((said - newest.modified).total_seconds()) <= SAME_TIME_S:
+        return ""
+    return (
+        f"the store's times contradict each other ({newest.modified:%Y-%m-%d %H:%M} and {said:%Y-%m-%d %H:%M} for one "
+        "object), so nothing is deleted by age; `--grace 0s` deletes by the log alone"
+    )
 
 
 def _root_manifests(repository: Repository, log: RunLog, state: State) -> dict[str, Manifest]:

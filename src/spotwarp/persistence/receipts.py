@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from spotwarp.clock import Clock
 from spotwarp.errors import CorruptObject, ObjectMissing, ReadBackFailed, SnapshotMissing
 from spotwarp.persistence import layout
+from spotwarp.persistence.listing import sizes
 from spotwarp.persistence.manifest import CheckpointFact, Manifest, PackRef, address
 from spotwarp.persistence.pack import read_trailer
 from spotwarp.persistence.repository import retained_snapshots
@@ -197,9 +198,9 @@ def verify(store: Store, run: str, committed: Committed, *, thorough: bool) -> V
         raise ReadBackFailed(f"the store lost an acknowledged object: {error}") from error
     bad = {pack.id for pack in committed.uploaded.new_packs if not _trailer_whole(store, run, pack.id, pack.size)}
     if thorough:
-        sizes = {meta.key: meta.size for meta in store.list(layout.packs_prefix(run))}
-        named = [p for p in committed.uploaded.manifest.packs if p.run == run]
-        bad |= {p.id for p in named if sizes.get(layout.pack_key(run, p.id)) != p.size}
+        named = {layout.pack_key(run, p.id): p for p in committed.uploaded.manifest.packs if p.run == run}
+        there = sizes(store, layout.packs_prefix(run), {key: p.size for key, p in named.items()})
+        bad |= {p.id for key, p in named.items() if there.get(key) != p.size}
     if bad:
         raise ReadBackFailed(
             f"the store acknowledged {len(bad)} pack(s) of snapshot {entry.n} that it does not have whole",
