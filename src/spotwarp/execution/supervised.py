@@ -34,6 +34,8 @@ from spotwarp.execution.redaction import Redactor
 from spotwarp.execution.storing import Facts, Storing
 from spotwarp.execution.sync import Syncer
 from spotwarp.execution.terminal import OutputPump
+from spotwarp.execution.unstored import Unstored
+from spotwarp.execution.unstored import find as find_unstored
 from spotwarp.execution.watch import CheckpointWatch
 from spotwarp.persistence.receipts import complete, seal
 from spotwarp.persistence.repository import Repository
@@ -59,6 +61,8 @@ class Outcome:
     sealed: str = ""
     generation: int = 0
     error: str = ""
+    unstored: tuple[str, ...] = ()
+    """Files that are only here, the largest first."""
 
     def facts(self) -> dict[str, Any]:
         """For `--json`."""
@@ -69,6 +73,7 @@ class Outcome:
             "sealed": self.sealed,
             "generation": self.generation,
             "error": self.error,
+            "unstored": list(self.unstored),
         }
 
 
@@ -394,10 +399,12 @@ class Supervised:
         last, error, reason = self._storing.last_snapshot, self._storing.error, self._exit.reason
         if self._exit.code == 125 and error and error not in reason:
             reason = f"{reason}: {error}"
+        left = Unstored() if self._sealed else find_unstored(self._root, self._config.exclude)
         words = reason + (f"; last snapshot {last}" if last else "; nothing was stored by this attempt")
+        words += f"; {left}" if left.count else ""
         self._say(words)
         self._tell_end(words, last)
-        return Outcome(self._exit.code, reason, last, self._sealed, self._generation, error)
+        return Outcome(self._exit.code, reason, last, self._sealed, self._generation, error, left.paths)
 
     def _tell_end(self, words: str, last: int | None) -> None:
         """The end as news, once all is stored that will be."""
