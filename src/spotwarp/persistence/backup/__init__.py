@@ -12,7 +12,7 @@ from __future__ import annotations
 import builtins
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -24,6 +24,7 @@ from spotwarp.errors import WorkspaceFault
 from spotwarp.persistence import manifest as manifests
 from spotwarp.persistence.backup.cutoff import Cutoff
 from spotwarp.persistence.backup.outcome import (
+    Late,
     broken,
     changed,
     demoted,
@@ -35,7 +36,7 @@ from spotwarp.persistence.backup.outcome import (
     without_late,
 )
 from spotwarp.persistence.backup.packing import Uploads
-from spotwarp.persistence.backup.plan import Belief, apart, plan
+from spotwarp.persistence.backup.plan import Belief, Plan, apart, plan
 from spotwarp.persistence.backup.progress import Meter, Progress
 from spotwarp.persistence.backup.reading import Found, Reading
 from spotwarp.persistence.beneath import Tree
@@ -77,6 +78,11 @@ class BackupOptions:
     """Bytes of a full pack."""
     nice: int = 10
     """How far the reading threads step back behind the trainer, as of nice(1); 0 when there is none any more."""
+
+    @property
+    def levels(self) -> tuple[int, int]:
+        """zstd levels for chunks and for bundles."""
+        return self.chunk_level, self.bundle_level
 
     @property
     def buffers(self) -> int:
@@ -173,60 +179,98 @@ def backup(
         store, index, rng, run=run, generation=generation, capacity=capacity, cancel=cancel, cutoff=cutoff
     )
     with _open(root, seen) as tree:
-        found = Found()
-        if work.jobs:
-            try:
-                with uploads.open(buffers=options.buffers, slots=options.uploads):
-                    levels = options.chunk_level, options.bundle_level
-                    reading = Reading(tree, index, uploads, meter, levels=levels, nice=options.nice)
-                    found = reading.run(work, workers=options.workers, cancel=cancel)
-                    if left := found.share(work.aliases):
-                        reading.run(apart(left), workers=options.workers, cancel=cancel)
-            finally:
-                carry.content = index.carried(uploads.acknowledged)
+        reading = Reading(tree, index, uploads, meter, levels=options.levels, nice=options.nice)
+        try:
+            found = _read(reading, work, uploads, options, cancel)
+        finally:
+            carry.content = index.carried(uploads.acknowledged)
         facts = demoted(facts, broken(facts, seen, found, tree.lstat))
-    kept: Iterable[tuple[Scanned, builtins.bytes]] = list(outcome(seen.entries, work, found))
-    missing = index.unacknowledged(uploads.acknowledged)
-    late, paths = None, {}
-    if cutoff.left() is not None:
-        paths = late_paths(work, found, lambda digests: not index.lies_in(digests, missing))
-    if paths:
-        late = without_late(kept, facts, paths, base)
+    kept: Sequence[tuple[Scanned, builtins.bytes]] = list(outcome(seen.entries, work, found))
+    late = _late(work, found, index, uploads, kept, facts, base) if cutoff.left() is not None else None
+    if late is not None:
         kept, facts = late.kept, late.facts
     manifest = msgspec.structs.replace(
         index.manifest(kept, linked(kept), version=FORMAT_VERSION, run=run, generation=generation),
         checkpoints=facts,
-        skipped=tuple(
-            sorted((*seen.skipped, *found.unreadable, *(late.skipped if late else ())), key=lambda skip: skip.path)
-        ),
+        skipped=_skipped(seen, found, late),
     )
     uploads.check()
     unchanged = not always and base is not None and equal(manifest, base)
     put = _Put("", "", 0) if unchanged else _put_manifest(store, manifest, rng)
-    known = records(work, found, seen.fs_time_ns, held, looked)
-    cache.replace({path: one for path, one in known.items() if path not in paths} if paths else known)
-    new = frozenset(index.new_packs())
+    cache.replace(records(work, found, seen.fs_time_ns, held, looked, without=late.paths if late else ()))
+    duration_s = clock.monotonic() - started
+    done = _Done(put, found, late, uploads.stored_bytes + put.size, meter.bytes, index.new_packs())
+    return _uploaded(done, manifest, base, duration_s=duration_s, unchanged=unchanged, sighted=held.known)
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    put: _Put
+    found: Found
+    late: Late | None
+    stored_bytes: int
+    read_bytes: int
+    new_packs: tuple[PackRef, ...]
+
+
+def _uploaded(
+    done: _Done, manifest: Manifest, base: Manifest | None, *, duration_s: float, unchanged: bool, sighted: bool
+) -> Uploaded:
+    new = frozenset(done.new_packs)
     sizes = [entry.size for entry in manifest.entries if entry.kind == FILE]
     return Uploaded(
-        manifest_id=put.id,
-        address=put.address,
-        manifest_size=put.size,
+        manifest_id=done.put.id,
+        address=done.put.address,
+        manifest_size=done.put.size,
         manifest=base if unchanged and base is not None else manifest,
         files=len(sizes),
         bytes=sum(sizes),
-        read_bytes=meter.bytes,
-        stored_bytes=uploads.stored_bytes + put.size,
+        read_bytes=done.read_bytes,
+        stored_bytes=done.stored_bytes,
         new_packs=tuple(pack for pack in manifest.packs if pack in new),
         skipped=manifest.skipped,
-        vanished=tuple(sorted(found.vanished)),
-        unstable=tuple(sorted(found.unstable)),
+        vanished=tuple(sorted(done.found.vanished)),
+        unstable=tuple(sorted(done.found.unstable)),
         changed_files=0 if unchanged else changed(manifest, base),
-        duration_s=clock.monotonic() - started,
+        duration_s=duration_s,
         unchanged=unchanged,
-        late_files=len(late.paths) if late else 0,
-        late_bytes=late.bytes if late else 0,
-        sighted=held.known,
+        late_files=len(done.late.paths) if done.late else 0,
+        late_bytes=done.late.bytes if done.late else 0,
+        sighted=sighted,
     )
+
+
+def _read(
+    reading: Reading, work: Plan, uploads: Uploads, options: BackupOptions, cancel: threading.Event | None
+) -> Found:
+    """Read all of `work`, and by themselves the names whose file turned out to have another first one."""
+    if not work.jobs:
+        return reading.found
+    with uploads.open(buffers=options.buffers, slots=options.uploads):
+        found = reading.run(work, workers=options.workers, cancel=cancel)
+        if left := found.share(work.aliases):
+            reading.run(apart(left), workers=options.workers, cancel=cancel)
+    return found
+
+
+def _late(
+    work: Plan,
+    found: Found,
+    index: Index,
+    uploads: Uploads,
+    kept: Sequence[tuple[Scanned, builtins.bytes]],
+    facts: Sequence[CheckpointFact],
+    base: Manifest | None,
+) -> Late | None:
+    """What is not in the store now that the cut has come, and what is kept without it; None when all of it is there."""
+    missing = index.unacknowledged(uploads.acknowledged)
+    paths = late_paths(work, found, lambda digests: not index.lies_in(digests, missing))
+    return without_late(kept, facts, paths, base) if paths else None
+
+
+def _skipped(seen: Scan, found: Found, late: Late | None) -> tuple[Skipped, ...]:
+    skipped = (*seen.skipped, *found.unreadable, *(late.skipped if late else ()))
+    return tuple(sorted(skipped, key=lambda skip: skip.path))
 
 
 @dataclass(frozen=True, slots=True)

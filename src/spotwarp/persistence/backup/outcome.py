@@ -155,15 +155,17 @@ def demoted(facts: Sequence[CheckpointFact], reasons: Mapping[bytes, str]) -> tu
     return tuple(settled)
 
 
-def records(plan: Plan, found: Found, fs_time_ns: int, held: Held, now: float) -> dict[bytes, Record]:
+def records(
+    plan: Plan, found: Found, fs_time_ns: int, held: Held, now: float, *, without: Iterable[bytes] = ()
+) -> dict[bytes, Record]:
     """What the stat cache shall know: the files not read, and those that held still while they were.
 
     `held` was looked at before they were read, at `now` (monotonic), and after `fs_time_ns`.
     """
     known = dict(plan.unchanged)
-    unstable = set(found.unstable)
+    left = {*found.unstable, *without}
     for path, (entry, digests) in found.contents.items():
-        if path not in unstable:
+        if path not in left:
             known[path] = Record(
                 entry.size,
                 entry.mtime_ns,
