@@ -148,8 +148,8 @@ def test_the_example_decodes_by_what_the_page_says() -> None:
     raw = objects[f"runs/main/manifests/{snapshot['manifest']}"]
     assert _b3(raw).hex() == snapshot["address"]
     manifest = msgspec.msgpack.decode(zstandard.ZstdDecompressor().decompress(_body(raw, b"M")))
-    _version, run, generation, packs, blobs, entries, checkpoints, skipped = manifest
-    assert (run, generation, checkpoints, skipped) == ("main", 1, [], [])
+    _version, run, generation, packs, blobs, entries, checkpoints, skipped, versions = manifest
+    assert (run, generation, checkpoints, skipped, versions) == ("main", 1, [], [], [])
     [[_, pack_id, size]] = packs
     pack = objects[f"runs/main/packs/{pack_id}"]
     assert len(pack) == size

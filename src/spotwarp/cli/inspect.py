@@ -73,6 +73,8 @@ def status(
         rows.append(("exit code", str(seen.exit)))
     if seen.notify_error:
         rows.append(("not told", seen.notify_error))
+    if seen.kept:
+        rows.append(("older version", seen.kept))
     if seen.readonly:
         rows.append(("READ-ONLY", seen.readonly))
     rows += [("stored too", f"{p.path}: {p.kind}, {human_bytes(p.bytes)}   {p.exclude}") for p in parts]
@@ -129,6 +131,7 @@ def _with_local(seen: RunView, opened: Context) -> RunView:
         stalled=bool(known.get("stalled")),
         lacking=str(known.get("lacking") or ""),
         notify_error=str(known.get("notify_error") or ""),
+        kept=str(known.get("kept") or ""),
     )
 
 

@@ -25,7 +25,7 @@ def judge_all(root: Path, entries: Sequence[Scanned], *, settle_s: float) -> tup
     (`needs_quiet`). A model directory that is not whole is no fact at all, since nothing would be set aside for it.
     """
     found = survey((entry.path, entry.kind == DIRECTORY) for entry in entries)
-    now_ns = _file_system_time(root) if settle_s else 0
+    now_ns = file_system_time(root) if settle_s else 0
     latest = _latest_change(entries, found.checkpoints) if settle_s else {}
     facts = []
     for verdict in by_company(judge(root, path) for path in found.checkpoints):
@@ -80,7 +80,7 @@ def _latest_change(entries: Sequence[Scanned], checkpoints: Sequence[bytes]) -> 
     return latest
 
 
-def _file_system_time(root: Path) -> int:
+def file_system_time(root: Path) -> int:
     """Now (ns), as the workspace's file system stamps it; 0 where it cannot be asked (full, read-only): then nothing
     is old enough to be called quiet, which is the safe side.
     """

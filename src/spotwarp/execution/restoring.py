@@ -18,6 +18,7 @@ from spotwarp.errors import CorruptObject, RunEnded, SnapshotMissing, WorkspaceF
 from spotwarp.execution import localstate
 from spotwarp.execution.judging import blocking
 from spotwarp.execution.localstate import Origin, Restoring, runtime
+from spotwarp.execution.mending import Place, mend
 from spotwarp.execution.secrets import withheld
 from spotwarp.execution.workspace import (
     Choice,
@@ -153,7 +154,10 @@ class Restorer:
         )
 
     def clear_the_way(self) -> list[str]:
-        """Set torn checkpoints on this disk aside under a visible name, so that no trainer resumes from one (I5)."""
+        """Set torn checkpoints on this disk aside under a visible name, so that no trainer resumes from one (I5).
+
+        A single file that is torn gets its last whole version back.
+        """
         renamed = []
         for one in blocking(self._root):
             number = self._log.head().state.snapshot
@@ -166,7 +170,10 @@ class Restorer:
             path.rename(target)
             renamed.append(shown(one.path))
             self._say(f"set aside {shown(one.path)} as {target.name}: {one.reason}")
-        return renamed
+        number = origin_of(self._root, self._repository, self._log) or 0
+        place = Place(self._root, self._config.exclude, self._repository.store)
+        base = manifest_at(self._repository, self._log, number) if number else None
+        return renamed + mend(place, base, number, settle_s=self._config.settle_s, clock=self._clock, say=self._say)
 
     def _path(self, path: bytes) -> Path:
         return self._root / path.decode("utf-8", "surrogateescape")

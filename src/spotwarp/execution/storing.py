@@ -28,6 +28,7 @@ from spotwarp.errors import (
 from spotwarp.execution import alarm, supervisor
 from spotwarp.execution.notifier import Notifier
 from spotwarp.execution.sync import Synced, Syncer
+from spotwarp.execution.versions import End, in_words
 from spotwarp.model import human_bytes, human_seconds, legible
 from spotwarp.persistence.backup import Progress
 from spotwarp.persistence.entries import shown
@@ -80,6 +81,7 @@ class Storing:
         self._moved_at: float | None = None
         """When the sync at work last got on, in monotonic seconds; None while none is at work."""
         self._told_skipped: set[bytes] = set()
+        self._told_kept: set[bytes] = set()
         self._closing = False
         self._look_due = 0.0
         self._dirty: int | None = None
@@ -158,12 +160,12 @@ class Storing:
         """Let the routine sync at work end at once."""
         self._cancel.set()
 
-    def final(self, deadline: Callable[[], float | None], before: Callable[[], object]) -> None:
+    def final(self, deadline: Callable[[], float | None], before: Callable[[], object], end: End = End.CLEAN) -> None:
         """The last sync, after `before`; tried again while that can help, until `deadline` (asked each time) or
-        patience ends. Posts `SyncFinished`.
+        patience ends. `end`: how the command ended. Posts `SyncFinished`.
         """
         self._closing = True
-        self._begin(lambda: self._final(deadline, before), "final-sync")
+        self._begin(lambda: self._final(deadline, before, end), "final-sync")
 
     def _begin(self, work: Callable[[], None], name: str) -> None:
         try:
@@ -188,7 +190,7 @@ class Storing:
         self._finished(ok=ok)
         self._prune_now_and_then()
 
-    def _final(self, deadline: Callable[[], float | None], before: Callable[[], object]) -> None:
+    def _final(self, deadline: Callable[[], float | None], before: Callable[[], object], end: End) -> None:
         ok, again = False, True
         self._patience = self._clock.monotonic() + self._config.patience_s
         try:
@@ -197,7 +199,7 @@ class Storing:
             while again and not ok:
                 if deadline() is not None and isinstance(self._repository.store, RetryingStore | SingleWriterStore):
                     self._repository.store.press_on()  # a pause that the store asks for may be longer than what is left
-                ok, again = self._try(final=True, cancel=self._ended, deadline=deadline)
+                ok, again = self._try(final=True, end=end, cancel=self._ended, deadline=deadline)
                 again = again and self._clock.monotonic() + RETRY_S < (deadline() or self._patience)
                 if again and not ok:
                     again = not self._clock.wait(self._ended, RETRY_S)
@@ -209,12 +211,17 @@ class Storing:
         self._post(supervisor.SyncFinished(ok, self._clock.monotonic()))
 
     def _try(
-        self, *, final: bool, cancel: threading.Event, deadline: Callable[[], float | None] | None = None
+        self,
+        *,
+        final: bool,
+        cancel: threading.Event,
+        end: End = End.LIVE,
+        deadline: Callable[[], float | None] | None = None,
     ) -> tuple[bool, bool]:
         """One sync: whether it ended well, and whether another try could."""
         self._moved_at = self._clock.monotonic()
         try:
-            done = self._syncer.sync(final=final, quiet=final, cancel=cancel, progress=self._meter(), deadline=deadline)
+            done = self._syncer.sync(final=final, end=end, cancel=cancel, progress=self._meter(), deadline=deadline)
             self._took(done)
         except (Fenced, RunEnded) as error:
             self._post(supervisor.FencedOff(error.message, self._clock.monotonic()))
@@ -243,6 +250,14 @@ class Storing:
         if new:
             some = ", ".join(f"{shown(one.path)} ({one.reason})" for one in new[:_NAMED])
             self._say(f"not stored: {some}" + (f" and {len(new) - _NAMED} more" if len(new) > _NAMED else ""))
+        self._tell_kept()
+
+    def _tell_kept(self) -> None:
+        """Name the files that are older in the snapshot than on disk, each once for as long as it is."""
+        kept = [fact for fact in self._syncer.facts.versions if fact.kept]
+        for words in in_words(fact for fact in kept if fact.path not in self._told_kept):
+            self._say(words)
+        self._told_kept = {fact.path for fact in kept}
 
     def _meter(self) -> Callable[[Progress], None]:
         """Says how far a long sync is, now and then."""
@@ -294,6 +309,7 @@ class Storing:
             "notify_error": self._notifier.error,
             "step": best.step if best else None,
             "loss": best.loss if best else None,
+            "kept": legible("; ".join(in_words(facts.versions)[:_NAMED])),
         }
 
     def look_at_risk(self) -> None:

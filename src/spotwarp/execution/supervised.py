@@ -36,6 +36,7 @@ from spotwarp.execution.sync import Syncer
 from spotwarp.execution.terminal import OutputPump
 from spotwarp.execution.unstored import Unstored
 from spotwarp.execution.unstored import find as find_unstored
+from spotwarp.execution.versions import End
 from spotwarp.execution.watch import CheckpointWatch
 from spotwarp.persistence.receipts import complete, seal
 from spotwarp.persistence.repository import Repository
@@ -127,6 +128,7 @@ class Supervised:
         self._phase = "bootstrapping"
         self._exit: supervisor.Exit | None = None
         self._sealed = ""
+        self._succeeded = self._killed = False
 
     # ---- what others ask and tell ----------------------------------------------------------------------------------
 
@@ -299,6 +301,7 @@ class Supervised:
         assert tree is not None  # noqa: S101 - started before this thread
         status = tree.wait_leader()
         if status is not None:
+            self._succeeded = status.shell_code == 0
             words = status.describe(by_us=self._phase == "ending")
             self._events.put(supervisor.ChildExited(status.shell_code, words, self._clock.monotonic()))
         while tree.alive():
@@ -327,7 +330,7 @@ class Supervised:
             case supervisor.FinalSync():
                 self._phase = "final sync"
                 # The deadline as it is then: a notice may come during the last sync. The log must be whole before it.
-                self._storing.final(lambda: self._state.deadline, before=self._finish_output)
+                self._storing.final(lambda: self._state.deadline, before=self._finish_output, end=self._end())
             case supervisor.WriteNotice():
                 self._write_notice(action)
             case supervisor.Seal():
@@ -335,6 +338,10 @@ class Supervised:
             case supervisor.Exit():
                 self._exit = self._exit or action
                 self._phase = "ended"
+
+    def _end(self) -> End:
+        """Whether what the command wrote last can be taken for written to its end."""
+        return End.CLEAN if self._succeeded and not self._killed else End.CUT
 
     def _aside(self, work: Callable[[], None]) -> None:
         """Do `work` in a thread of its own; here and now where the process limit gives none."""
@@ -347,6 +354,7 @@ class Supervised:
         assert self._tree is not None  # noqa: S101 - as above
         ended = self._tree.end(term_grace_s, self._clock)
         if ended.killed:
+            self._killed = True
             self._say(f"{len(ended.killed)} process(es) did not end by themselves and were killed")
         left = tuple(f"{one.pid}" for one in ended.left)
         self._events.put(supervisor.TreeGone(self._clock.monotonic(), left))

@@ -24,11 +24,12 @@ from spotwarp.errors import (
     WorkspaceFault,
 )
 from spotwarp.execution import localstate
-from spotwarp.execution.judging import judge_all
+from spotwarp.execution.judging import file_system_time, judge_all
 from spotwarp.execution.localstate import Origin, runtime
+from spotwarp.execution.versions import End, Moment, WholeVersions
 from spotwarp.persistence.backup import Carry, Cutoff, Progress, Uploaded, backup
 from spotwarp.persistence.excludes import Excludes
-from spotwarp.persistence.manifest import FILE, CheckpointFact, Manifest, Skipped, without_packs
+from spotwarp.persistence.manifest import FILE, CheckpointFact, FileFact, Manifest, Skipped, without_packs
 from spotwarp.persistence.receipts import Base, BaseForgotten, Committed, Verified, commit, verify
 from spotwarp.persistence.repository import Repository
 from spotwarp.persistence.retention import Retention
@@ -61,6 +62,8 @@ class Facts:
     stored_bytes: int = 0
     last: Snapshot | None = None
     checkpoints: tuple[CheckpointFact, ...] = ()
+    versions: tuple[FileFact, ...] = ()
+    """The single-file checkpoints of the last snapshot, those included that are older there than on disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,7 @@ class _How:
     """How one sync shall be done; see `Syncer.sync`."""
 
     final: bool
-    quiet: bool
+    at: Moment
     recheck_s: float
     cancel: threading.Event | None
     progress: Callable[[Progress], None] | None
@@ -129,6 +132,7 @@ class Syncer:
         self._tail_s = _TAIL_GUESS_S
         self._rate: float | None = None
         self._told_blind = False
+        self._ended_ns = 0
         status = workspace.stat()
         self._place = (status.st_dev, status.st_ino)
         self.facts = Facts(safe_since=clock.monotonic())
@@ -137,14 +141,15 @@ class Syncer:
         self,
         *,
         final: bool = False,
-        quiet: bool = False,
+        end: End = End.LIVE,
         recheck: bool = False,
         cancel: threading.Event | None = None,
         progress: Callable[[Progress], None] | None = None,
         deadline: Callable[[], float | None] | None = None,
     ) -> Synced:
-        """Store the workspace now. `quiet`: nothing writes in it any more. `final`: always commits, and reads all back.
-        `recheck`: reads every file that was held for writing when it was last read; `final` does too.
+        """Store the workspace now. `end`: what became of those who write in it. `final`: always commits, and reads all
+        back. `recheck`: reads every file that was held for writing when it was last read, and whoever asks says that no
+        checkpoint is being written; `final` reads them too.
 
         Before `deadline` (monotonic seconds, asked for again and again; None: none) it commits what it has by then, the
         newest resumable checkpoint first; what is late is named in `skipped`, and counted in the snapshot's entry.
@@ -155,7 +160,8 @@ class Syncer:
             started = self._clock.monotonic()
             try:
                 recheck_s = 0.0 if final or recheck else self._config.recheck_s
-                how = _How(final, quiet, recheck_s, cancel, progress, self._cutoff(deadline))
+                at = self._moment(end, asked=recheck)
+                how = _How(final, at, recheck_s, cancel, progress, self._cutoff(deadline))
                 done = self._attempts(started, how)
             except (Fenced, RunEnded, Interrupted):
                 raise  # no trouble with storing: the run is another's, or ours to leave
@@ -237,7 +243,7 @@ class Syncer:
         return Base(number, manifest)
 
     def _upload(self, base: Base, how: _How) -> Uploaded:
-        settle_s = 0.0 if how.quiet else self._config.settle_s
+        settle_s = self._config.settle_s if how.at.end is End.LIVE else 0.0
 
         def judge(root: Path, entries: Sequence[Scanned]) -> tuple[CheckpointFact, ...]:
             self._refuse_emptied(entries, base)
@@ -266,6 +272,7 @@ class Syncer:
             cutoff=how.cutoff,
             carry=self._carry,
             recheck_s=how.recheck_s,
+            versions=WholeVersions(base.number, how.at),
         )
         if uploaded.stored_bytes >= _TELLING and uploaded.duration_s > 0:
             self._rate = uploaded.stored_bytes / uploaded.duration_s
@@ -276,6 +283,13 @@ class Syncer:
             )
             self._told_blind = True
         return uploaded
+
+    def _moment(self, end: End, *, asked: bool) -> Moment:
+        """The moment of a sync; tries of the last one all speak of the end that they are about."""
+        now_ns = self._ended_ns or file_system_time(self._root)
+        if end is not End.LIVE:
+            self._ended_ns = now_ns
+        return Moment(now_ns, end, 0.0 if asked else self._config.settle_s)
 
     def _refuse_emptied(self, entries: Sequence[Scanned], base: Base) -> None:
         """A workspace that was unmounted, replaced or emptied is a fault, not an update. Raises `WorkspaceFault`."""
@@ -319,6 +333,7 @@ class Syncer:
         self._save_cache()
         with self._guard:
             self.facts.checkpoints = uploaded.manifest.checkpoints
+            self.facts.versions = uploaded.manifest.versions
         return Synced(None, entry, self._clock.monotonic() - started, uploaded.skipped)
 
     def _record(self, entry: Snapshot, uploaded: Uploaded) -> None:
@@ -330,6 +345,7 @@ class Syncer:
             self.facts.read_bytes += uploaded.read_bytes
             self.facts.stored_bytes += uploaded.stored_bytes
             self.facts.checkpoints = uploaded.manifest.checkpoints
+            self.facts.versions = uploaded.manifest.versions
 
     def _note(self, origin: Origin, path: Path) -> None:
         """Write down where the content stems from. A full disk must not keep it from being stored elsewhere."""

@@ -89,6 +89,18 @@ class CheckpointFact(msgspec.Struct, array_like=True, frozen=True):
     world_size: int | None = None
 
 
+class FileFact(msgspec.Struct, array_like=True, frozen=True):
+    """A file that is stored in whole versions only, and is here in one."""
+
+    path: bytes
+    format: str
+    """`safetensors`, `torch` (zip) or `torch-legacy`."""
+    kept: int = 0
+    """The snapshot of which this is the version, because what was on disk was not whole; 0: it is what was on disk."""
+    reason: str = ""
+    """Why what was on disk was not taken."""
+
+
 class Skipped(msgspec.Struct, array_like=True, frozen=True):
     """A path that is not in the snapshot, and why."""
 
@@ -109,6 +121,7 @@ class Manifest(msgspec.Struct, array_like=True, frozen=True):
     entries: tuple[Entry, ...]
     checkpoints: tuple[CheckpointFact, ...] = ()
     skipped: tuple[Skipped, ...] = ()
+    versions: tuple[FileFact, ...] = ()
 
 
 _encoder = msgspec.msgpack.Encoder()

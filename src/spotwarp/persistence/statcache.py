@@ -89,6 +89,15 @@ class StatCache:
         found = self.record(entry, since)
         return None if found is None else found.digests
 
+    def last(self, path: bytes) -> Record | None:
+        """What was recorded of `path` when it was last read, whatever has become of it."""
+        return self._records.get(path)
+
+    def add(self, path: bytes, record: Record) -> None:
+        """Know one more file."""
+        self._records = {**self._records, path: record}
+        self._by_identity = None
+
     def replace(self, records: dict[bytes, Record]) -> None:
         """Know exactly `records` from now on."""
         self._records = records

@@ -39,6 +39,8 @@ class RunView:
     step: int | None
     errors: str
     errors_since: str
+    kept: str
+    """Single-file checkpoints that are older in the last snapshot than on disk, in words."""
     retained: int
     command: tuple[str, ...]
     readonly: str
@@ -91,6 +93,7 @@ def view(
         step=_step(telemetry, last),
         errors=str(facts.get("error") or "") if live else "",
         errors_since=str(facts.get("error_since") or "") if live else "",
+        kept=str(facts.get("kept") or ""),
         retained=len(state.retained),
         command=claim.command if claim else (),
         readonly=readonly,

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from spotwarp.clock import Clock, SystemClock
 from spotwarp.persistence.backup import BackupOptions, Carry, Cutoff, Judge, Progress, Uploaded, backup
+from spotwarp.persistence.backup.versions import VersionRule
 from spotwarp.persistence.excludes import Excludes
 from spotwarp.persistence.install import install
 from spotwarp.persistence.manifest import Manifest
@@ -66,6 +67,7 @@ class Backups:
         cancel: threading.Event | None = None,
         always: bool = False,
         cutoff: Cutoff | None = None,
+        versions: VersionRule | None = None,
     ) -> Uploaded:
         """One more backup."""
         uploaded = backup(
@@ -85,6 +87,7 @@ class Backups:
             always=always,
             cutoff=cutoff,
             carry=self.carry,
+            versions=versions,
         )
         self.base, self.carry = uploaded.manifest, Carry()
         return uploaded

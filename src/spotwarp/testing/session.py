@@ -15,6 +15,7 @@ from pathlib import Path
 from spotwarp.cli import context, render
 from spotwarp.cli.app import main
 from spotwarp.execution import claiming, lock, sync
+from spotwarp.execution.versions import End
 from spotwarp.persistence import prune, receipts
 from spotwarp.persistence.backup import BackupOptions, backup
 from spotwarp.persistence.runlog import lease
@@ -100,7 +101,7 @@ def session(
         )  # fmt: skip
         for state in range(1, STATES + 1):
             lay(root, state)
-            done = syncer.sync(quiet=True, final=state == STATES)
+            done = syncer.sync(end=End.CLEAN, final=state == STATES)
             book.write(b"%d\n" % state)
             if state == 2:
                 prune.prune(opened.repository, log, grace_s=0)

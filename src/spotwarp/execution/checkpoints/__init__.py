@@ -9,16 +9,21 @@ from spotwarp.execution.checkpoints.checkpoint import Checkpoint, CheckpointClas
 from spotwarp.execution.checkpoints.find import Survey, find, step_of, survey, walk
 from spotwarp.execution.checkpoints.judge import judge
 from spotwarp.execution.checkpoints.members import Signature, seen
+from spotwarp.execution.checkpoints.single import Shape, Single, examine_single, may_be_single
 
 __all__ = [
     "Checkpoint",
     "CheckpointClass",
+    "Shape",
     "Signature",
+    "Single",
     "Survey",
     "by_company",
+    "examine_single",
     "find",
     "in_the_way",
     "judge",
+    "may_be_single",
     "newest",
     "seen",
     "step_of",

@@ -2,7 +2,8 @@
 
 Owns what makes such a file whole: the end record, the central directory before it, and for every record of it a local
 header of the same name with its data inside the file and over nobody else's. Small records are checked against their
-CRC, and all of them if the file has a hole (a file system may store zeros as holes; only the CRC can tell).
+CRC, and all of them if the file has a hole (a file system may store zeros as holes; only the CRC can tell) or the
+caller wants proof.
 """
 
 from __future__ import annotations
@@ -35,8 +36,11 @@ class _Record:
     size: int
 
 
-def check_archive(source: Source) -> None:
-    """Return if the archive is structurally whole. Raises `Unsound` with the reason if not."""
+def check_archive(source: Source, *, prove: bool = False) -> bool:
+    """Return if the archive is structurally whole. Raises `Unsound` with the reason if not.
+
+    With `prove` every byte of it is read; the answer is whether every record then agreed with a checksum.
+    """
     count, start, length = _directory(source)
     if length > MAX_DIRECTORY:
         raise _damaged(source, "its directory is too large")
@@ -44,7 +48,7 @@ def check_archive(source: Source) -> None:
     if not records:
         raise _damaged(source, "it has no records")
     holed = source.hole() is not None
-    free = 0
+    free, proven = 0, prove
     for record in records:
         if record.offset < free:
             raise _damaged(source, f"record {_text(record.name)} lies over another")
@@ -52,8 +56,9 @@ def check_archive(source: Source) -> None:
         free = data + record.stored
         if free > start:
             raise _damaged(source, f"record {_text(record.name)} runs into the directory")
-        if holed or record.stored <= _SMALL:
-            _check_crc(source, record, data, proof_needed=holed)
+        if holed or prove or record.stored <= _SMALL:
+            proven &= _check_crc(source, record, data, proof_needed=holed)
+    return proven
 
 
 def _directory(source: Source) -> tuple[int, int, int]:
@@ -142,12 +147,13 @@ def _data_start(source: Source, record: _Record, limit: int) -> int:
     return head + int(fields[10])
 
 
-def _check_crc(source: Source, record: _Record, start: int, *, proof_needed: bool) -> None:
+def _check_crc(source: Source, record: _Record, start: int, *, proof_needed: bool) -> bool:
+    """Whether there is a checksum to agree with. Raises `Unsound` when it does not agree."""
     # torch writes a CRC of 0 when told not to compute it, and never compresses.
     if record.method != 0 or (record.crc == 0 and record.stored):
         if proof_needed:
             raise Unsound(f"{show(source.name)} has a hole at byte {source.hole()}: that part was never written")
-        return
+        return False
     crc = 0
     for offset in range(0, record.stored, _PIECE):
         crc = zlib.crc32(source.read(start + offset, min(_PIECE, record.stored - offset)), crc)
@@ -155,6 +161,7 @@ def _check_crc(source: Source, record: _Record, start: int, *, proof_needed: boo
         hole = source.hole()
         where = "" if hole is None else f" (the file has a hole at byte {hole})"
         raise _damaged(source, f"record {_text(record.name)} does not match its checksum{where}")
+    return True
 
 
 def _text(name: bytes) -> str:

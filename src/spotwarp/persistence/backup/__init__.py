@@ -39,6 +39,7 @@ from spotwarp.persistence.backup.packing import Uploads
 from spotwarp.persistence.backup.plan import Belief, Plan, apart, plan
 from spotwarp.persistence.backup.progress import Meter, Progress
 from spotwarp.persistence.backup.reading import Found, Reading
+from spotwarp.persistence.backup.versions import VersionRule, Versions
 from spotwarp.persistence.beneath import Tree
 from spotwarp.persistence.envelope import FORMAT_VERSION
 from spotwarp.persistence.held import Held, look
@@ -154,6 +155,7 @@ def backup(
     carry: Carry | None = None,
     recheck_s: float = RECHECK_S,
     look: Callable[[Path], Held] = look,
+    versions: VersionRule | None = None,
 ) -> Uploaded:
     """Put what a snapshot of `root` needs beyond `base`, which must be the run's last snapshot, or None.
 
@@ -161,7 +163,8 @@ def backup(
     at a time. `always` puts a manifest even when nothing changed (a final snapshot is one of its own). After `cutoff`
     no more data is moved, and what is late is left out or kept as the base has it. `carry` is what earlier backups of
     this generation put in vain; this one adds to it, whatever becomes of it. A file that was held for writing when it
-    was read, as `look` saw it, is read again after `recheck_s`, whatever its times say; with 0 each time.
+    was read, as `look` saw it, is read again after `recheck_s`, whatever its times say; with 0 each time. `versions`
+    says which files are stored in whole versions only, and which of them are whole.
 
     Raises `WorkspaceFault`, the first `StoreError` of any put, `Interrupted` once `cancel` is set.
     """
@@ -172,7 +175,9 @@ def backup(
     cutoff, carry = cutoff or Cutoff(clock), carry or Carry()
     index = Index(base, carry.content)
     held, looked = look(root), clock.monotonic()  # before anything is read: see `held`
-    work = plan(seen.entries, facts, cache, index, Belief(held, looked - recheck_s))
+    belief = Belief(held, looked - recheck_s)
+    whole = versions(root, seen.entries, facts, base, cache, belief) if versions is not None else Versions()
+    work = plan(whole.readable(seen.entries), facts, cache, index, belief)
     meter = Meter(work.read_files, work.read_bytes, progress)
     capacity = cutoff.capacity(options.pack_size, _LEAST_PACK)
     uploads = Uploads(
@@ -185,19 +190,24 @@ def backup(
         finally:
             carry.content = index.carried(uploads.acknowledged)
         facts = demoted(facts, broken(facts, seen, found, tree.lstat))
-    kept: Sequence[tuple[Scanned, builtins.bytes]] = list(outcome(seen.entries, work, found))
-    late = _late(work, found, index, uploads, kept, facts, base) if cutoff.left() is not None else None
+        whole = whole.settled(seen.entries, tree.lstat)
+    paths = _late_paths(work, found, index, uploads) if cutoff.left() is not None else {}
+    whole = whole.without(paths)
+    kept: Sequence[tuple[Scanned, builtins.bytes]] = whole.applied(outcome(seen.entries, work, found))
+    late = without_late(kept, facts, paths, base) if paths else None
     if late is not None:
         kept, facts = late.kept, late.facts
     manifest = msgspec.structs.replace(
         index.manifest(kept, linked(kept), version=FORMAT_VERSION, run=run, generation=generation),
         checkpoints=facts,
-        skipped=_skipped(seen, found, late),
+        skipped=_skipped(*seen.skipped, *found.unreadable, *whole.left_out(), *(late.skipped if late else ())),
+        versions=whole.facts(),
     )
     uploads.check()
     unchanged = not always and base is not None and equal(manifest, base)
     put = _Put("", "", 0) if unchanged else _put_manifest(store, manifest, rng)
-    cache.replace(records(work, found, seen.fs_time_ns, held, looked, without=late.paths if late else ()))
+    without = whole.unknown() | paths.keys()
+    cache.replace(records(work, found, seen.fs_time_ns, held, looked, without=without))
     duration_s = clock.monotonic() - started
     done = _Done(put, found, late, uploads.stored_bytes + put.size, meter.bytes, index.new_packs())
     return _uploaded(done, manifest, base, duration_s=duration_s, unchanged=unchanged, sighted=held.known)
@@ -253,23 +263,13 @@ def _read(
     return found
 
 
-def _late(
-    work: Plan,
-    found: Found,
-    index: Index,
-    uploads: Uploads,
-    kept: Sequence[tuple[Scanned, builtins.bytes]],
-    facts: Sequence[CheckpointFact],
-    base: Manifest | None,
-) -> Late | None:
-    """What is not in the store now that the cut has come, and what is kept without it; None when all of it is there."""
+def _late_paths(work: Plan, found: Found, index: Index, uploads: Uploads) -> dict[builtins.bytes, int]:
+    """The files that are not in the store now that the cut has come, with their sizes."""
     missing = index.unacknowledged(uploads.acknowledged)
-    paths = late_paths(work, found, lambda digests: not index.lies_in(digests, missing))
-    return without_late(kept, facts, paths, base) if paths else None
+    return late_paths(work, found, lambda digests: not index.lies_in(digests, missing))
 
 
-def _skipped(seen: Scan, found: Found, late: Late | None) -> tuple[Skipped, ...]:
-    skipped = (*seen.skipped, *found.unreadable, *(late.skipped if late else ()))
+def _skipped(*skipped: Skipped) -> tuple[Skipped, ...]:
     return tuple(sorted(skipped, key=lambda skip: skip.path))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import builtins
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final
@@ -136,7 +136,7 @@ def broken(
         return reasons
     groups = Groups(facts)
     for entry in seen.entries:
-        if groups.covers(entry.path) and (why := _moved(entry, lstat)):
+        if groups.covers(entry.path) and (why := moved(entry, lstat)):
             reasons.setdefault(entry.path, why)
     return reasons
 
@@ -156,16 +156,17 @@ def demoted(facts: Sequence[CheckpointFact], reasons: Mapping[bytes, str]) -> tu
 
 
 def records(
-    plan: Plan, found: Found, fs_time_ns: int, held: Held, now: float, *, without: Iterable[bytes] = ()
+    plan: Plan, found: Found, fs_time_ns: int, held: Held, now: float, *, without: Container[bytes] = ()
 ) -> dict[bytes, Record]:
     """What the stat cache shall know: the files not read, and those that held still while they were.
 
-    `held` was looked at before they were read, at `now` (monotonic), and after `fs_time_ns`.
+    `held` was looked at before they were read, at `now` (monotonic), and after `fs_time_ns`. Not `without`: these are
+    in the snapshot with other content than on disk, or not at all.
     """
-    known = dict(plan.unchanged)
-    left = {*found.unstable, *without}
+    known = {path: record for path, record in plan.unchanged.items() if path not in without}
+    unstable = set(found.unstable)
     for path, (entry, digests) in found.contents.items():
-        if path not in left:
+        if path not in unstable and path not in without:
             known[path] = Record(
                 entry.size,
                 entry.mtime_ns,
@@ -188,6 +189,7 @@ def equal(new: Manifest, base: Manifest) -> bool:
         new.run == base.run
         and new.skipped == base.skipped
         and new.checkpoints == base.checkpoints
+        and new.versions == base.versions
         and new.packs == base.packs
         and new.blobs == base.blobs
         and len(new.entries) == len(base.entries)
@@ -212,7 +214,7 @@ def _same(new: Entry, old: Entry) -> bool:
     return new.kind == old.kind == DIRECTORY and new.path == old.path and new.mode == old.mode
 
 
-def _moved(entry: Scanned, lstat: Callable[[bytes], os.stat_result | None]) -> str:
+def moved(entry: Scanned, lstat: Callable[[bytes], os.stat_result | None]) -> str:
     """How an entry differs from what the scan saw, in words; empty when it does not."""
     try:
         now = lstat(entry.path)
