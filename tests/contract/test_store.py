@@ -167,6 +167,7 @@ def test_list_is_in_key_order_and_within_the_prefix_only(store: Store) -> None:
     assert list(store.list("run")) == []
 
 
+@pytest.mark.slow
 def test_more_than_a_page_of_keys_is_listed_whole(store: Store) -> None:
     keys = [f"runs/main/packs/{n:06d}" for n in range(2345)]
     with ThreadPoolExecutor(8) as pool:

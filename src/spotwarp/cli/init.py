@@ -135,7 +135,7 @@ def _probe(store: object, clock: Clock, rng: Rng, *, single_writer: bool) -> Pro
             f"this store does not keep what it takes: {gone.message}",
             hint="Use another store. Is what answers there an object store, and the same at each request?",
         ) from gone
-    if not (found.writable and found.read_back and found.listable):
+    if not (found.writable and found.read_back and found.listable and found.distinguishes_case):
         found.require()
     if found.create_if_absent != "atomic" and not single_writer:
         raise StoreUnsupported(

@@ -91,7 +91,8 @@ class Request:
 
 class GcsDouble(socketserver.ThreadingTCPServer):
     """The server. Anonymous requests pass until `authenticated` is set; `rewrite_gap_s` (seconds, None: no limit) is
-    how long a name must rest between two writes, one second at Google."""
+    how long a name must rest between two writes, one second at Google. Two ways to be no store at all, which Google's
+    is not: `ignores_conditions`, and `folds_case`, for which names are the same in upper and lower case."""
 
     daemon_threads = True
     block_on_close = False
@@ -103,6 +104,8 @@ class GcsDouble(socketserver.ThreadingTCPServer):
         self.clock: Clock = clock or SystemClock()
         self.authenticated = False
         self.rewrite_gap_s: float | None = None
+        self.ignores_conditions = False
+        self.folds_case = False
         self.signer = Signer()
         self._lock = threading.Lock()
         self._generations = itertools.count(1_700_000_000_000_000)
@@ -144,7 +147,8 @@ class GcsDouble(socketserver.ThreadingTCPServer):
             return _metadata_token(headers)
         bucket, _, key = parts.path.lstrip("/").partition("/")
         query = {name: values[0] for name, values in parse_qs(parts.query, keep_blank_values=True).items()}
-        request = Request(verb, bucket, unquote(key), query, headers, body)
+        key = unquote(key).lower() if self.folds_case else unquote(key)
+        request = Request(verb, bucket, key, query, headers, body)
         with self._lock:
             self._allow(request)
             objects = self._buckets.get(bucket)
@@ -169,7 +173,9 @@ class GcsDouble(socketserver.ThreadingTCPServer):
             who = WRITER if token == MACHINE_TOKEN else self.signer.signed_by(token, self.clock.wall())
         except TokenRefused:
             raise Refused(401, "AuthenticationRequired") from None
-        if who != WRITER and (who != READER or request.verb not in ("GET", "HEAD")):
+        if who not in (WRITER, READER):
+            raise Refused(401, "AuthenticationRequired")
+        if who == READER and request.verb not in ("GET", "HEAD"):
             raise Refused(403, "AccessDenied")
 
     def _object(self, objects: dict[str, Blob], request: Request) -> Reply:
@@ -190,7 +196,8 @@ class GcsDouble(socketserver.ThreadingTCPServer):
         raise Refused(501, "NotImplemented")
 
     def _write(self, objects: dict[str, Blob], request: Request, data: bytes) -> Reply:
-        _check_preconditions(objects.get(request.key), request)
+        if not self.ignores_conditions:
+            _check_preconditions(objects.get(request.key), request)
         now, name = self.clock.monotonic(), (request.bucket, request.key)
         if self.rewrite_gap_s is not None and now - self._written.get(name, float("-inf")) < self.rewrite_gap_s:
             raise Refused(429, "SlowDown")

@@ -152,7 +152,7 @@ AZURE: Final = Dialect(
     expired=frozenset({"InvalidAuthenticationInfo", "ExpiredToken"}),
     absent=frozenset({"BlobNotFound", "ResourceNotFound"}),
     # Create-if-absent answers 409 in general and 412 where the name was taken at the very same moment.
-    taken=frozenset({(409, "BlobAlreadyExists"), (412, "")}),
+    taken=frozenset({(409, "BlobAlreadyExists"), (412, "ConditionNotMet"), (412, "TargetConditionNotMet")}),
     skewed=("Request date header too old",),
     by_code={
         "ContainerNotFound": (BucketMissing, "Create the container, or correct the URL."),

@@ -28,6 +28,7 @@ PREFIX = "probe"
 RACERS = 8
 SAMPLE_BYTES = 1024 * 1024
 STEP_S = 5.0
+LONGEST = 160  # bytes of a key below the repository's own prefix; `layout.py` makes none that is longer
 
 CreateIfAbsent = Literal["atomic", "ignored", "unsupported"]
 
@@ -43,22 +44,26 @@ class ProbeResult:
     deletable: bool
     put_rate_bytes_s: float
     details: tuple[str, ...] = ()
+    distinguishes_case: bool = True
 
     def require(self) -> None:
         """Return if a repository can live here. Raises `StoreUnsupported`, saying what is missing.
 
         The right to delete is not needed: only prune uses it.
         """
-        if self.create_if_absent == "atomic" and self.writable and self.read_back and self.listable:
+        whole = self.writable and self.read_back and self.listable
+        if self.create_if_absent == "atomic" and whole and self.distinguishes_case:
             return
-        if self.create_if_absent != "atomic":
+        if whole and not self.distinguishes_case:
+            what = "it does not tell upper from lower case in names, so two runs could be one"
+        elif self.create_if_absent != "atomic":
             how = "ignores" if self.create_if_absent == "ignored" else "refuses"
             what = f"it {how} create-if-absent (PUT with If-None-Match: *), so two machines could both win"
         else:
             what = "it does not give back or list what was written"
         raise StoreUnsupported(
             f"this store cannot keep a run safe: {what}",
-            hint="Use a store with conditional writes: AWS S3, R2, Ceph, SeaweedFS, a local or shared directory …",
+            hint="Use a store with conditional writes: AWS S3, Google Cloud Storage, Azure, R2, Ceph, SeaweedFS, a directory …",
         )
 
 
@@ -87,7 +92,8 @@ def probe(store: Store, *, clock: Clock, rng: Rng, deadline_s: float = 30.0) -> 
     if not clock.wait(done, deadline_s):
         raise StoreUnavailable(
             f"{store.url} did not answer within {deadline_s:.0f} s: cannot {trial.step}",
-            hint="Check the network, and AWS_ENDPOINT_URL for a store of your own.",
+            hint="Check the network, and for a store of your own AWS_ENDPOINT_URL, STORAGE_EMULATOR_HOST or "
+            "AZURE_STORAGE_ENDPOINT.",
         )
     result = outcome[0]
     if isinstance(result, BaseException):
@@ -110,16 +116,17 @@ class _Trial:
     def run(self) -> ProbeResult:
         rate = 0.0
         deletable = False
-        read_back = listable = False
+        read_back = listable = distinguishes = False
         create: CreateIfAbsent = "unsupported"
         try:
             rate = self._write()
             read_back = self._read()
             listable = self._list()
+            distinguishes = self._distinguish()
             create = self._create()
         finally:
             deletable = self._clean()
-        return ProbeResult(True, read_back, listable, create, deletable, rate, tuple(self.details))
+        return ProbeResult(True, read_back, listable, create, deletable, rate, tuple(self.details), distinguishes)
 
     def _write(self) -> float:
         body = (self.nonce * (SAMPLE_BYTES // len(self.nonce) + 1))[:SAMPLE_BYTES]
@@ -148,6 +155,17 @@ class _Trial:
         if found != expected:
             self.details.append("the listing lacks what was just written")
         return found == expected
+
+    def _distinguish(self) -> bool:
+        """Two names that differ in the case of a letter only, as long as the longest that a repository makes."""
+        names = [f"{first}{'n' * (LONGEST - len(self.prefix))}" for first in "tT"]
+        with self._doing("write and read under a long name"):
+            for name in names:
+                self.store.put(self._key(name), name[:1].encode() + self.nonce)
+            distinct = all(self.store.get(self._key(name)) == name[:1].encode() + self.nonce for name in names)
+        if not distinct:
+            self.details.append("two names that differ in the case of a letter are one object")
+        return distinct
 
     def _create(self) -> CreateIfAbsent:
         key = self._key("once")
