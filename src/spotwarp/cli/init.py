@@ -28,7 +28,7 @@ def register(app: typer.Typer) -> None:
 
 def init(
     remote_path: str | None = typer.Option(
-        None, "--remote-path", help="Where to store: s3://bucket/prefix, file:///dir or a plain path."
+        None, "--remote-path", help="Where to store: s3://bucket/prefix, gs://…, az://…, file:///dir or a plain path."
     ),
     run: str | None = typer.Option(None, "--run", help="The run that this workspace continues.  [default: main]"),
     single_writer: bool = typer.Option(
@@ -42,12 +42,15 @@ def init(
     and delete. Safe to repeat: it tries the target again and changes nothing else. On another machine the same command
     joins the same repository and takes over the excludes of the run.
 
-    Credentials, endpoint and region come from the usual variables: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
-    AWS_PROFILE, AWS_ENDPOINT_URL, AWS_REGION.
+    Credentials and addresses come from the usual variables of each cloud: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
+    AWS_PROFILE, AWS_ENDPOINT_URL, AWS_REGION; GOOGLE_APPLICATION_CREDENTIALS; AZURE_STORAGE_ACCOUNT_NAME,
+    AZURE_STORAGE_ACCOUNT_KEY. See docs/stores.md.
 
     Examples:
 
     spotwarp init --remote-path s3://my-bucket/my-project
+
+    spotwarp init --remote-path gs://my-bucket/my-project
 
     spotwarp init --remote-path /mnt/nas/backups --run qwen-14b
 
@@ -72,6 +75,7 @@ def init(
                 "created": made["created"],
                 "snapshots": made["snapshots"],
                 "left_out": _withheld(workspace),
+                "effective": _effective(settled.remote_path),
                 "probe": asdict(found),
             }
         )
@@ -188,12 +192,20 @@ def _recorded_excludes(repository: object, run: str, clock: Clock, rng: Rng) -> 
     return excludes_in(repository, repository.log(run, life="init", clock=clock, rng=rng), os.environ)
 
 
+def _effective(remote_path: str) -> dict[str, str]:
+    from spotwarp.persistence.store.url import effective, parse_url
+
+    return effective(parse_url(remote_path), os.environ)
+
+
 def _tell(workspace: Path, settled: _Settled, found: ProbeResult, made: dict[str, object]) -> None:
     from spotwarp.config import path_in
     from spotwarp.model import human_bytes
 
     render.line(f"{'checked' if settled.existing else 'initialised'} {workspace}")
     render.line(f"  stored at   {settled.remote_path}")
+    if facts := _effective(settled.remote_path):
+        render.line(f"              {', '.join(f'{name} {value}' for name, value in facts.items())}")
     render.line(
         f"  run         {settled.run}" + (f", {made['snapshots']} snapshot(s) kept" if made["snapshots"] else "")
     )

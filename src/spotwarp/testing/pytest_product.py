@@ -13,12 +13,14 @@ import pytest
 
 from spotwarp.testing.product import SETTINGS, Machine
 
+_SETTINGS = ("SPOTWARP_", "AWS_", "GOOGLE_", "CLOUDSDK_", "STORAGE_EMULATOR_", "AZURE_")
+
 
 @pytest.fixture
 def rent(tmp_path: Path) -> Iterator[Callable[..., Machine]]:
     """Makes machines; all share the bucket `tmp_path/bucket` unless told another `remote`."""
     machines: list[Machine] = []
-    inherited = {n: v for n, v in os.environ.items() if not n.startswith(("SPOTWARP_", "AWS_"))}
+    inherited = {n: v for n, v in os.environ.items() if not n.startswith(_SETTINGS)}
 
     def make(name: str = "ws", *, remote: str | None = None, env: Mapping[str, str] | None = None) -> Machine:
         path = tmp_path / name

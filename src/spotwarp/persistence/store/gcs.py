@@ -113,7 +113,10 @@ class GcsStore(RemoteStore):
     def put(self, key: str, data: Buffer) -> None:
         """See `Store`; a rewrite within a second of the last one waits for its time."""
         self._rewrites.wait(key)
-        super().put(key, data)
+        try:
+            super().put(key, data)
+        finally:
+            self._rewrites.written(key)
 
     def _connect(self, options: ClientConfig) -> Client:
         access = self._access
@@ -161,7 +164,7 @@ class _Rewrites:
         self._next: dict[str, float] = {}
 
     def wait(self, key: str) -> None:
-        """Return when `key` may be written, which then counts as written."""
+        """Return when `key` may be written."""
         with self._lock:
             now = self._clock.monotonic()
             if len(self._next) > self._MOST:
@@ -170,3 +173,8 @@ class _Rewrites:
             self._next[key] = at + REWRITE_S
         if at > now:
             self._clock.sleep(at - now)
+
+    def written(self, key: str) -> None:
+        """`key` was written, or tried to: only now is it known that the server's second cannot begin later."""
+        with self._lock:
+            self._next[key] = max(self._next.get(key, 0.0), self._clock.monotonic() + REWRITE_S)

@@ -63,7 +63,7 @@ class ProbeResult:
             what = "it does not give back or list what was written"
         raise StoreUnsupported(
             f"this store cannot keep a run safe: {what}",
-            hint="Use a store with conditional writes: AWS S3, Google Cloud Storage, Azure, R2, Ceph, SeaweedFS, a directory …",
+            hint="Use a store with conditional writes: AWS S3, Google Cloud Storage, Azure, R2, Ceph, a directory …",
         )
 
 

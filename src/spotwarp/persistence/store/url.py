@@ -124,6 +124,29 @@ def bare_store(location: Location, *, clock: Clock, rng: Rng, env: Mapping[str, 
     return S3Store(location.bucket, location.path, env=env, clock=clock)
 
 
+def effective(location: Location, env: Mapping[str, str]) -> dict[str, str]:
+    """What `location` and the settings in `env` come to: the address that is talked to, and how. No secrets.
+
+    Another machine that is to reach the same place must come to the same. Raises `UsageError` as `open_store`.
+    """
+    if location.scheme == "s3":
+        from spotwarp.persistence.store.aws import endpoint_for
+
+        found = endpoint_for(location.bucket, env)
+        style = "virtual host" if found.virtual_hosted else "path"
+        return {"endpoint": found.url, "region": found.region, "addressing": style}
+    if location.scheme == "gs":
+        from spotwarp.persistence.store.gcs import google_access
+
+        return {"endpoint": google_access(env).base_url}
+    if location.scheme == "az":
+        from spotwarp.persistence.store.azure import azure_access
+
+        access = azure_access(env, location.account)
+        return {"endpoint": access.endpoint, "account": access.account}
+    return {}
+
+
 def _azure_url(scheme: str, rest: str) -> Location | None:
     """An Azure container by its account's own address; None for another server's."""
     head, _, tail = rest.partition("/")
