@@ -7,12 +7,13 @@ import json
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import typer
 
 from spotwarp.cli import render
-from spotwarp.cli.context import enter
+from spotwarp.cli.context import Context, enter
 from spotwarp.errors import SpotWarpError, UsageError
 
 LAST_WORDS_S = 2.0
@@ -64,6 +65,12 @@ def run(
         False, "--restore", help="Where this workspace has newer local work: set it aside and restore the run's."
     ),
     keep_local: bool = typer.Option(False, "--keep-local", help="Where it has: keep it, and go on from it."),
+    extend: bool = typer.Option(
+        False, "--extend", help="Where the run is complete: train on from its result, in a run of its own (main-2 ...)."
+    ),
+    other_shape: bool = typer.Option(
+        False, "--allow-other-shape", help="Resume with another number of processes or GPUs than the checkpoint's."
+    ),
     interval: str | None = typer.Option(None, "--interval", help="auto, or 1s to 24h (SPOTWARP_INTERVAL)."),
     lease: str | None = typer.Option(
         None, "--lease", help="Silence after which a holder is taken over (SPOTWARP_LEASE)."
@@ -91,6 +98,8 @@ def run(
 
     spotwarp run --command 'python train.py' --resume-args '--resume_from_checkpoint {checkpoint}'
 
+    spotwarp run --extend --command 'python train.py --epochs 6'
+
     spotwarp run
 
     Exit codes: the command's own; 75 preempted and stored; 125 SpotWarp could not do its part; 126, 127 the command
@@ -103,9 +112,12 @@ def run(
     from spotwarp.execution.job import Choice, Wish, run_job
     from spotwarp.execution.speaker import Speaker
 
-    opened = enter(run_name, interval=interval, lease=lease, grace=grace)
+    opened = enter(run_name, interval=interval, lease=lease, grace=grace, allow_other_shape=other_shape or None)
+    words = (command,) if command is not None else tuple(context.args)
+    if extend:
+        opened = _extended(opened, words, keep=run_name is None)
     wish = Wish(
-        command=(command,) if command is not None else tuple(context.args),
+        command=words,
         shell=command is not None,
         resume_args=resume_args,
         takeover=takeover,
@@ -129,6 +141,20 @@ def run(
     if as_json:
         _unless_nobody_reads(lambda: _write(outcome.facts()))
     return outcome.code
+
+
+def _extended(opened: Context, command: tuple[str, ...], *, keep: bool) -> Context:
+    """The same workspace in the run that goes on from a complete one; `keep` it as the workspace's run from now on."""
+    from spotwarp.configfile import set_run
+    from spotwarp.execution.extending import extend
+
+    name = extend(opened.log, opened.config.run, command, render.note)
+    if name == opened.config.run:
+        return opened
+    opened.repository.enlist(name)
+    if keep:
+        set_run(opened.workspace, name)
+    return replace(opened, config=replace(opened.config, run=name))
 
 
 def _ask(question: str) -> str:

@@ -14,7 +14,7 @@ from spotwarp.execution.command import Command
 from spotwarp.execution.localstate import boot_id
 from spotwarp.model import legible
 from spotwarp.persistence.runlog import lease
-from spotwarp.persistence.runlog.entry import Claim
+from spotwarp.persistence.runlog.entry import Claim, Shape
 from spotwarp.persistence.runlog.lease import wait_for_turn
 from spotwarp.persistence.runlog.log import Head, RunLog
 from spotwarp.persistence.store.api import Store
@@ -35,16 +35,27 @@ class Claimant:
     command: Command | None
     workspace: Path
     lease_s: float
-    takeover: bool
+    shape: Shape | None = None
+    changes: tuple[str, ...] = ()
 
 
-def claim(log: RunLog, store: Store, who: Claimant, *, clock: Clock, say: Callable[[str], None]) -> Claim:
+def claim(
+    log: RunLog,
+    store: Store,
+    who: Callable[[], Claimant],
+    *,
+    lease_s: float,
+    takeover: bool,
+    clock: Clock,
+    say: Callable[[str], None],
+) -> Claim:
     """Wait until the run may be taken and take it. A heartbeat of this life must be beating already (R8).
 
-    Raises `LeaseHeld` (also when another was first), `RunEnded`, `StoreUnavailable`.
+    `who` is asked when the wait is over; what it raises keeps the run from being taken. Raises `LeaseHeld` (also when
+    another was first), `RunEnded`, `StoreUnavailable`.
     """
-    turn = wait_for_turn(log, store, lease_s=who.lease_s, clock=clock, takeover=who.takeover, say=say)
-    return lease.claim(log, turn, _draft(who))
+    turn = wait_for_turn(log, store, lease_s=lease_s, clock=clock, takeover=takeover, say=say)
+    return lease.claim(log, turn, _draft(who()))
 
 
 def _draft(who: Claimant) -> Claim:
@@ -66,6 +77,8 @@ def _draft(who: Claimant) -> Claim:
         cwd=command.cwd if command and recordable else "",
         workspace=legible(str(who.workspace)),
         env=VARIABLES,
+        shape=who.shape,
+        changes=tuple(legible(change) for change in who.changes),
     )
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 
 from spotwarp.errors import UsageError
 from spotwarp.persistence.runlog.entry import Claim
 
 MARK = "{checkpoint}"
+_CONTEXT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,3 +74,23 @@ def environment(
         "SPOTWARP_RESUMED": "1" if resumed else "0",
         "SPOTWARP_LAST_CHECKPOINT": checkpoint or "",
     }
+
+
+def difference(was: Command, now: Command) -> str:
+    """How two commands differ, word by word: `[-was-]` and `{+is+}`; empty where they do not."""
+    if (was.words, was.shell) == (now.words, now.shell):
+        return ""
+    old, new = _words(was), _words(now)
+    parts = []
+    for kind, a, b, c, d in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if kind == "equal":
+            same = old[a:b]
+            parts += same if len(same) <= 2 * _CONTEXT else [*same[:_CONTEXT], "...", *same[-_CONTEXT:]]
+            continue
+        parts += [f"[-{' '.join(old[a:b])}-]"] if b > a else []
+        parts += [f"{{+{' '.join(new[c:d])}+}}"] if d > c else []
+    return " ".join(parts)
+
+
+def _words(command: Command) -> list[str]:
+    return command.words[0].split() if command.shell and command.words else list(command.words)

@@ -14,7 +14,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,8 @@ from spotwarp.execution.news import Fact
 from spotwarp.execution.notifier import Notifier
 from spotwarp.execution.redaction import Redactor
 from spotwarp.execution.restoring import Restorer, refuse_ended
-from spotwarp.execution.secrets import require
+from spotwarp.execution.sameness import Compared, compare, shape_here, tell_moved
+from spotwarp.execution.secrets import refuse_spelled_out, require
 from spotwarp.execution.starter import refuse_missing
 from spotwarp.execution.storing import lacking
 from spotwarp.execution.supervised import Outcome, Supervised
@@ -38,7 +39,7 @@ from spotwarp.execution.sync import Syncer
 from spotwarp.execution.workspace import Choice, is_empty, origin_of
 from spotwarp.persistence.receipts import seal
 from spotwarp.persistence.repository import Repository
-from spotwarp.persistence.runlog.entry import Claim
+from spotwarp.persistence.runlog.entry import Claim, Shape
 from spotwarp.persistence.runlog.fold import Refusal
 from spotwarp.persistence.runlog.lease import Heart, Holding
 from spotwarp.persistence.runlog.log import RunLog
@@ -75,6 +76,7 @@ def run_job(
 ) -> Outcome:
     """Run the command to its end, whatever that is. Must be called from the main thread (signals)."""
     redactor = Redactor(require(config.secrets, os.environ))
+    refuse_spelled_out(wish.command, redactor)
 
     def tell(line: str) -> None:
         say(redactor.text(line))
@@ -182,6 +184,9 @@ class _Job:
         if (over := self._already_complete()) is not None:
             return over
         command = self._command()
+        shape = shape_here(command, os.environ)
+        before = last_claim(self._log, self._log.head())
+        self._compare(before, command, shape).say(self._say)
         refuse_leftovers(self._root)
         self._restorer.recover()
         heart = self._start_heart()
@@ -192,10 +197,11 @@ class _Job:
             self._only_stored |= restored and not fresh and self._wish.choice is Choice.ASK
             if not command.shell:  # a typing mistake must not take the run, nor become its recorded command
                 refuse_missing(command.words[0], self._root / command.cwd, os.environ)
-            claimed = self._claim(command)
+            claimed = self._claim(command, shape)
             self._generation = claimed.generation
             heart.holding = Holding(claimed.generation, self._log.life)
             resumed = self._catch_up(claimed)
+            tell_moved(self._root, before, self._config.exclude, clock=self._clock, say=self._say)
             self._supervised = self._prepare(command, claimed, heart, resumed=resumed)
             return self._supervised.run(self._lost)
         finally:
@@ -209,7 +215,8 @@ class _Job:
         if head.state.terminal != "complete" or not same:
             return None
         words = f"run {self._log.run!r} is complete already; nothing was started"
-        self._say(f"{words} (`spotwarp restore` gives its result; another run: `--run NAME`)")
+        more = "more training: `spotwarp run --extend --command '…'`; another run: `--run NAME`"
+        self._say(f"{words} (`spotwarp restore` gives its result; {more})")
         return Outcome(0, words, head.state.snapshot, "complete", head.state.generation)
 
     def _command(self) -> Command:
@@ -217,18 +224,13 @@ class _Job:
         refuse_ended(head, self._log.run)
         recorded = last_claim(self._log, head)
         cwd = os.path.relpath(Path.cwd(), self._root)
-        command = resolve(
+        return resolve(
             self._wish.command,
             shell=self._wish.shell,
             cwd="" if cwd == "." else cwd,
             resume_args=self._wish.resume_args,
             recorded=recorded,
         )
-        if recorded is not None and recorded.command and recorded.command != command.words:
-            self._say(
-                f"the command differs from the run's last: was {Command(recorded.command, recorded.shell, '').shown()}"
-            )
-        return command
 
     def _start_heart(self) -> Heart:
         def facts() -> tuple[str, Facts]:
@@ -262,14 +264,24 @@ class _Job:
             answer = self._ask("restore (set local work aside), keep-local, or stop?").strip().lower()
             if answer not in ("restore", "keep-local"):
                 raise
-            self._wish = Wish(
-                self._wish.command, self._wish.shell, self._wish.resume_args, self._wish.takeover, Choice(answer)
-            )
+            self._wish = replace(self._wish, choice=Choice(answer))
             return self._restorer.bring_up(self._wish.choice)
 
-    def _claim(self, command: Command) -> Claim:
-        who = Claimant(command, self._root, self._config.lease_s, self._wish.takeover)
-        claimed = claim(self._log, self._repository.store, who, clock=self._clock, say=self._say)
+    def _compare(self, before: Claim | None, command: Command, shape: Shape) -> Compared:
+        """Against the attempt before. Raises `OtherShape`."""
+        allowed = self._config.allow_other_shape
+        return compare(self._log, self._log.head(), before, command, shape, self._root, allowed=allowed)
+
+    def _claim(self, command: Command, shape: Shape) -> Claim:
+        def compared() -> Claimant:
+            """Once the wait is over: the one that was waited for may have stored a checkpoint meanwhile."""
+            changes = self._compare(last_claim(self._log, self._log.head()), command, shape).changes
+            return Claimant(command, self._root, self._config.lease_s, shape, changes)
+
+        claimed = claim(
+            self._log, self._repository.store, compared,
+            lease_s=self._config.lease_s, takeover=self._wish.takeover, clock=self._clock, say=self._say,
+        )  # fmt: skip
         self._repository.enlist(self._log.run)
         self._say(f"run {self._log.run!r}, generation {claimed.generation}: {_in_words(claimed.cause)}")
         return claimed
@@ -278,7 +290,7 @@ class _Job:
         """R10: start from the last snapshot below the claim, not from what was prepared. True when there is one."""
         self._bring_up()
         self._restorer.clear_the_way()
-        return claimed.base > 0
+        return claimed.base > 0 or self._log.head().state.fork is not None
 
     def _prepare(self, command: Command, claimed: Claim, heart: Heart, *, resumed: bool) -> Supervised:
         syncer = Syncer(
@@ -371,8 +383,10 @@ def sync_once(
         )
         heart.start()
         try:
-            who = Claimant(command, workspace, config.lease_s, takeover)
-            claimed = claim(log, repository.store, who, clock=clock, say=say)
+            who = Claimant(command, workspace, config.lease_s, recorded.shape if recorded else None)
+            claimed = claim(
+                log, repository.store, lambda: who, lease_s=config.lease_s, takeover=takeover, clock=clock, say=say
+            )
             heart.holding = Holding(claimed.generation, log.life)
             _refuse_behind(workspace, repository, log)  # again: the one we waited for may have stored more (R10)
             repository.enlist(log.run)

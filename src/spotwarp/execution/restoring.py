@@ -31,6 +31,7 @@ from spotwarp.execution.workspace import (
     same_boot,
 )
 from spotwarp.model import human_bytes, human_seconds
+from spotwarp.persistence import fork
 from spotwarp.persistence import staging as stage
 from spotwarp.persistence.entries import shown, torn_name
 from spotwarp.persistence.index import digests_of
@@ -69,6 +70,8 @@ class Restorer:
         self._say = say
         self._cancel = cancel
         self._own = runtime(workspace)
+        self._begun = False
+        """The parent's snapshot is here; only a run that was forked has one."""
 
     # ---- starting up -----------------------------------------------------------------------------------------------
 
@@ -94,7 +97,7 @@ class Restorer:
         """
         head = self._log.head()
         if not head.state.snapshot:
-            return False
+            return self._begin(head, choice)
         origin = origin_of(self._root, self._repository, self._log)
         if origin == head.state.snapshot and not is_empty(self._root) and same_boot(self._root):
             return False
@@ -116,6 +119,20 @@ class Restorer:
             f"no snapshot of run {self._log.run!r} can be restored; the last problem: {problem}",
             hint="`spotwarp check` lists the damage. Nothing here was changed.",
         )
+
+    def _begin(self, head: Head, choice: Choice) -> bool:
+        """A run that has nothing of its own yet begins from the snapshot that it was forked from, if it was."""
+        parent = fork.origin(self._repository, head.state)
+        if parent is None or self._begun:
+            return False
+        run, snapshot = parent
+        difference = self.compare(snapshot, fresh=True, origin=None, run=run)
+        clear = decide(difference, choice, where=f"snapshot {snapshot.n} of run {run!r}", fresh=True)
+        self._begun = True
+        if clear is None or not (difference.fetch or clear):
+            return False
+        self.put_in_place(snapshot, difference, clear, position=0)
+        return True
 
     def _candidates(self, head: Head) -> list[Snapshot]:
         newest_first = retained_snapshots(self._log, head.state)[::-1]
@@ -139,9 +156,9 @@ class Restorer:
         self.put_in_place(snapshot, difference, clear, position=head.state.snapshot)
         return True
 
-    def compare(self, snapshot: Snapshot, *, fresh: bool, origin: int | None) -> Difference:
-        """What separates this workspace, which stems from `origin`, from `snapshot`."""
-        manifest = self._repository.manifest(self._log.run, snapshot)
+    def compare(self, snapshot: Snapshot, *, fresh: bool, origin: int | None, run: str | None = None) -> Difference:
+        """What separates this workspace, which stems from `origin`, from `snapshot` (of another `run`, if named)."""
+        manifest = self._repository.manifest(run or self._log.run, snapshot)
         cache = StatCache() if fresh else StatCache.load(self._own / localstate.STATCACHE, self._root)
         return compare(
             self._root,
@@ -297,5 +314,6 @@ def refuse_ended(head: Head, run: str) -> None:
     if head.state.terminal:
         raise RunEnded(
             f"run {run!r} is {head.state.terminal}; there is nothing left to train in it",
-            hint="`spotwarp restore` gives its result; start another with `spotwarp run --run NAME`.",
+            hint="`spotwarp restore` gives its result; `spotwarp run --extend --command '…'` trains on from it in "
+            "a run of its own, `spotwarp run --run NAME` begins anew.",
         )

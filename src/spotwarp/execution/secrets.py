@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from spotwarp.errors import SecretMissing
+from spotwarp.errors import SecretMissing, UsageError
+from spotwarp.execution.redaction import Redactor
 from spotwarp.persistence.entries import shown
 from spotwarp.persistence.excludes import WITHHELD
 from spotwarp.persistence.manifest import Skipped
@@ -26,6 +27,15 @@ def require(names: Sequence[str], env: Mapping[str, str]) -> list[str]:
             "Nothing was changed.",
         )
     return [env[name] for name in names]
+
+
+def refuse_spelled_out(command: Sequence[str], redactor: Redactor) -> None:
+    """Raise `UsageError` for a command that holds a secret's value: the command is recorded in the run log."""
+    if any(redactor.text(word) != word for word in command):
+        raise UsageError(
+            "the command holds the value of a variable that `secrets` names, and the command is recorded in the run",
+            hint="Name the variable instead, in single quotes: --command 'train --token \"$TOKEN\"'",
+        )
 
 
 def left_out(skipped: Sequence[Skipped]) -> list[str]:

@@ -222,7 +222,7 @@ class Supervised:
         self._tree = ProcessTree.start(start, cwd=cwd, env=env, stdio=self._pump.child_stdio)
         self._pump.start()
         self._phase = "training"
-        self._storing.start(at_once=not self._resumed)
+        self._storing.start(at_once=not self._resumed or self._generation == 1)
         if self._generation > 1:
             place = checkpoint or "the last snapshot, which has no resumable checkpoint"
             self._notifier.send("resumed", f"{self._log.run} resumes from {place}", checkpoint=checkpoint)

@@ -224,6 +224,8 @@ class Syncer:
         number = head.state.snapshot
         bad = localstate.distrusted(self._root, self._repository.identity.id, self._log.run)
         self._known.distrusted |= frozenset(bad.packs)
+        if not number and head.state.fork is not None:
+            return self._parent(head.state)
         if not number or number not in head.state.roots or number in bad.snapshots:
             return Base()
         if self._known.number != number or self._known.manifest is None:
@@ -241,6 +243,18 @@ class Syncer:
         if manifest is not None and self._known.distrusted & {p.id for p in manifest.packs}:
             manifest = without_packs(manifest, self._known.distrusted)
         return Base(number, manifest)
+
+    def _parent(self, state: State) -> Base:
+        """The snapshot that the run was forked from: its pin keeps it alive, so its packs may be named (P3, P6)."""
+        if self._known.manifest is None:
+            try:
+                parent = fork.origin(self._repository, state)
+                read = self._repository.manifest(*parent) if parent else None
+            except (CorruptObject, ObjectMissing) as damage:
+                self._say(f"the run that this one began from is damaged: {damage.message}; sending everything")
+                read = None
+            self._known = _Known(0, read, self._known.distrusted)
+        return Base(0, self._known.manifest)
 
     def _upload(self, base: Base, how: _How) -> Uploaded:
         settle_s = self._config.settle_s if how.at.end is End.LIVE else 0.0

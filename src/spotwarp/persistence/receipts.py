@@ -137,6 +137,7 @@ def commit(
             checkpoint=printable(best.path) if best and best.cls == "resumable" else "",
             step=best.step if best else None,
             loss=best.loss if best else None,
+            world_size=best.world_size if best and best.cls == "resumable" else None,
             files=uploaded.files,
             bytes=uploaded.bytes,
             read_bytes=uploaded.read_bytes,
@@ -198,9 +199,11 @@ def verify(store: Store, run: str, committed: Committed, *, thorough: bool) -> V
         raise ReadBackFailed(f"the store lost an acknowledged object: {error}") from error
     bad = {pack.id for pack in committed.uploaded.new_packs if not _trailer_whole(store, run, pack.id, pack.size)}
     if thorough:
-        named = {layout.pack_key(run, p.id): p for p in committed.uploaded.manifest.packs if p.run == run}
-        there = sizes(store, layout.packs_prefix(run), {key: p.size for key, p in named.items()})
-        bad |= {p.id for key, p in named.items() if there.get(key) != p.size}
+        packs = committed.uploaded.manifest.packs
+        for owner in dict.fromkeys(p.run for p in packs):  # a forked run names its parent's packs too
+            named = {layout.pack_key(owner, p.id): p for p in packs if p.run == owner}
+            there = sizes(store, layout.packs_prefix(owner), {key: p.size for key, p in named.items()})
+            bad |= {p.id for key, p in named.items() if there.get(key) != p.size}
     if bad:
         raise ReadBackFailed(
             f"the store acknowledged {len(bad)} pack(s) of snapshot {entry.n} that it does not have whole",

@@ -91,8 +91,10 @@ def session(
             log, opened.repository.store, lease_s=0.5, clock=opened.clock, facts=lambda: ("", {}), on_lost=print
         )
         heart.start()
-        who = claiming.Claimant(None, root, 0.5, False)
-        claimed = claiming.claim(log, opened.repository.store, who, clock=opened.clock, say=render.note)
+        claimed = claiming.claim(
+            log, opened.repository.store, lambda: claiming.Claimant(None, root, 0.5),
+            lease_s=0.5, takeover=False, clock=opened.clock, say=render.note,
+        )  # fmt: skip
         heart.holding = lease.Holding(claimed.generation, log.life)
         opened.repository.enlist(log.run)
         syncer = sync.Syncer(

@@ -85,6 +85,17 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", omit_de
     state: State = State()
 
 
+class Shape(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How many processes and GPUs an attempt has; None where that cannot be told."""
+
+    world: int | None = None
+    """Processes that the command (or its environment) asks for."""
+    gpus: int | None = None
+    """That the command can see."""
+    gpu_models: tuple[str, ...] = ()
+    """Their models, each once."""
+
+
 class Claim(Entry, frozen=True, kw_only=True, tag="claim"):
     """An attempt takes the run: generation + 1."""
 
@@ -108,6 +119,9 @@ class Claim(Entry, frozen=True, kw_only=True, tag="claim"):
     workspace: str = ""
     env: tuple[str, ...] = ()
     """Names of the variables SpotWarp sets, never values."""
+    shape: Shape | None = None
+    changes: tuple[str, ...] = ()
+    """What differs from the attempt before, in words: command, path, shape."""
 
 
 class Snapshot(Entry, frozen=True, kw_only=True, tag="snapshot"):
@@ -125,6 +139,8 @@ class Snapshot(Entry, frozen=True, kw_only=True, tag="snapshot"):
     """Path of the newest resumable checkpoint (undecodable bytes as surrogate escapes, backslash-escaped)."""
     step: int | None = None
     loss: float | None = None
+    world_size: int | None = None
+    """Of that checkpoint: the number of processes that wrote it."""
     files: int = 0
     bytes: int = 0
     read_bytes: int = 0
