@@ -8,13 +8,16 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from spotwarp.cli import render
 from spotwarp.cli.context import Context, enter
 from spotwarp.errors import SpotWarpError, UsageError
+
+if TYPE_CHECKING:
+    from spotwarp.execution.job import Wish
 
 LAST_WORDS_S = 2.0
 
@@ -109,20 +112,21 @@ def run(
         raise UsageError("--restore and --keep-local exclude each other")
     if command is not None and context.args:
         raise UsageError("give the command once: --command '…' or after --")
-    from spotwarp.execution.job import Choice, Wish, run_job
-    from spotwarp.execution.speaker import Speaker
+    from spotwarp.execution.job import Choice, Wish
 
     opened = enter(run_name, interval=interval, lease=lease, grace=grace, allow_other_shape=other_shape or None)
     words = (command,) if command is not None else tuple(context.args)
     if extend:
         opened = _extended(opened, words, keep=run_name is None)
-    wish = Wish(
-        command=words,
-        shell=command is not None,
-        resume_args=resume_args,
-        takeover=takeover,
-        choice=Choice.RESTORE if restore else Choice.KEEP if keep_local else Choice.ASK,
-    )
+    choice = Choice.RESTORE if restore else Choice.KEEP if keep_local else Choice.ASK
+    wish = Wish(words, command is not None, resume_args, takeover, choice)
+    return _carried_out(opened, wish, as_json=as_json)
+
+
+def _carried_out(opened: Context, wish: Wish, *, as_json: bool) -> int:
+    from spotwarp.execution.job import run_job
+    from spotwarp.execution.speaker import Speaker
+
     speaker = Speaker(render.note)
     try:
         outcome = run_job(

@@ -18,6 +18,7 @@ from spotwarp.errors import (
     CorruptObject,
     Fenced,
     Interrupted,
+    ObjectMissing,
     ReadBackFailed,
     RunEnded,
     StoreUnavailable,
@@ -27,13 +28,14 @@ from spotwarp.execution import localstate
 from spotwarp.execution.judging import file_system_time, judge_all
 from spotwarp.execution.localstate import Origin, runtime
 from spotwarp.execution.versions import End, Moment, WholeVersions
+from spotwarp.persistence import fork
 from spotwarp.persistence.backup import Carry, Cutoff, Progress, Uploaded, backup
 from spotwarp.persistence.excludes import Excludes
 from spotwarp.persistence.manifest import FILE, CheckpointFact, FileFact, Manifest, Skipped, without_packs
 from spotwarp.persistence.receipts import Base, BaseForgotten, Committed, Verified, commit, verify
 from spotwarp.persistence.repository import Repository
 from spotwarp.persistence.retention import Retention
-from spotwarp.persistence.runlog.entry import Snapshot
+from spotwarp.persistence.runlog.entry import Snapshot, State
 from spotwarp.persistence.runlog.log import RunLog
 from spotwarp.persistence.scan import Scanned, scan
 from spotwarp.persistence.statcache import StatCache
@@ -224,11 +226,11 @@ class Syncer:
         number = head.state.snapshot
         bad = localstate.distrusted(self._root, self._repository.identity.id, self._log.run)
         self._known.distrusted |= frozenset(bad.packs)
-        if not number and head.state.fork is not None:
-            return self._parent(head.state)
-        if not number or number not in head.state.roots or number in bad.snapshots:
+        if not number:
+            self._know_parent(head.state)
+        elif number not in head.state.roots or number in bad.snapshots:
             return Base()
-        if self._known.number != number or self._known.manifest is None:
+        elif self._known.number != number or self._known.manifest is None:
             try:
                 entry = self._log.read(number)
                 if not isinstance(entry, Snapshot):
@@ -244,17 +246,14 @@ class Syncer:
             manifest = without_packs(manifest, self._known.distrusted)
         return Base(number, manifest)
 
-    def _parent(self, state: State) -> Base:
-        """The snapshot that the run was forked from: its pin keeps it alive, so its packs may be named (P3, P6)."""
-        if self._known.manifest is None:
+    def _know_parent(self, state: State) -> None:
+        """A run without a snapshot refers to the one that it was forked from: its pin keeps that alive (P3, P6)."""
+        if self._known.manifest is None and state.fork is not None:
             try:
                 parent = fork.origin(self._repository, state)
-                read = self._repository.manifest(*parent) if parent else None
+                self._known.manifest = self._repository.manifest(*parent) if parent else None
             except (CorruptObject, ObjectMissing) as damage:
                 self._say(f"the run that this one began from is damaged: {damage.message}; sending everything")
-                read = None
-            self._known = _Known(0, read, self._known.distrusted)
-        return Base(0, self._known.manifest)
 
     def _upload(self, base: Base, how: _How) -> Uploaded:
         settle_s = self._config.settle_s if how.at.end is End.LIVE else 0.0
