@@ -42,6 +42,7 @@ def _change(workspace: Path, name: str, value: object) -> None:
     from ruamel.yaml import YAML
 
     yaml = YAML(typ="rt")
+    yaml.preserve_quotes = True
     yaml.indent(mapping=2, sequence=4, offset=2)
     data = yaml.load(path_in(workspace).read_text("utf-8"))
     data[name] = value
