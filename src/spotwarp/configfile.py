@@ -43,6 +43,7 @@ def _change(workspace: Path, name: str, value: object) -> None:
 
     yaml = YAML(typ="rt")
     yaml.preserve_quotes = True
+    yaml.width = 1 << 16  # a long path stays on its line
     yaml.indent(mapping=2, sequence=4, offset=2)
     data = yaml.load(path_in(workspace).read_text("utf-8"))
     data[name] = value
