@@ -18,6 +18,8 @@ from spotwarp.errors import ConfigError
 
 DIRECTORY: Final = ".spotwarp"
 FILE: Final = "config.yaml"
+_COMMANDS_OWN: Final = "SPOTWARP_NOTICE_FILE"
+"""Tells a command of ours where it will find its notice; a SpotWarp started by that command must not watch that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ OPTIONS: Final = (
         "",
         values.optional,
         "A file whose appearance is a preemption notice. It may be empty, or say how much time is left:\n"
-        '{"seconds_left": 30} or {"deadline": "2030-01-31T12:00:00Z"}.',
+        '{"seconds_left": 30} or {"deadline": "2030-01-31T12:00:00Z"}. (Only here, not in the environment.)',
     ),
     Option(
         "notice_command",
@@ -264,7 +266,7 @@ def load(workspace: Path, *, env: Mapping[str, str], overrides: Mapping[str, obj
     merged |= {name: (value, f"{path_in(workspace)}, line {lines.get(name, 1)}") for name, value in given.items()}
     for option in OPTIONS:
         variable = f"SPOTWARP_{option.name.upper()}"
-        if env.get(variable):
+        if env.get(variable) and variable != _COMMANDS_OWN:
             merged[option.name] = (env[variable].split(":") if option.name == "exclude" else env[variable], variable)
     merged |= {
         name: (value, f"--{name.replace('_', '-')}") for name, value in (overrides or {}).items() if value is not None

@@ -75,6 +75,8 @@ def status(
         rows.append(("not told", seen.notify_error))
     if seen.kept:
         rows.append(("older version", seen.kept))
+    if seen.notices:
+        rows.append(("notices", seen.notices))
     if seen.readonly:
         rows.append(("READ-ONLY", seen.readonly))
     rows += [("stored too", f"{p.path}: {p.kind}, {human_bytes(p.bytes)}   {p.exclude}") for p in parts]
@@ -132,6 +134,7 @@ def _with_local(seen: RunView, opened: Context) -> RunView:
         lacking=str(known.get("lacking") or ""),
         notify_error=str(known.get("notify_error") or ""),
         kept=str(known.get("kept") or ""),
+        notices=str(known.get("notices") or ""),
     )
 
 

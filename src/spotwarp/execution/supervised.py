@@ -105,15 +105,12 @@ class Supervised:
         self._clock, self._say = clock, say
         self._events: queue.SimpleQueue[supervisor.Event] = queue.SimpleQueue()
         platform = detect(os.environ)
-        policy = supervisor.Policy(sync_share=config.sync_share, linger_s=config.linger_s)
-        if config.grace_s is None:
-            policy = replace(policy, grace_s=platform.grace_s)
-        else:
-            policy = replace(policy, grace_s=config.grace_s, stop_s=config.grace_s)
+        policy = supervisor.Policy(platform.grace_s, platform.why, config.sync_share, linger_s=config.linger_s)
+        if config.grace_s is not None:
+            policy = replace(policy, grace_s=config.grace_s, grace_by="the option grace", stop_s=config.grace_s)
         self._state = supervisor.State(policy)
-        self._notices = Notices(
-            choose(config, platform, workspace, os.environ, clock), platform, policy.grace_s, clock=clock, say=say
-        )
+        chosen = choose(config, platform, workspace, os.environ, clock)
+        self._notices = Notices(chosen, f"{policy.grace_s:g} s: {policy.grace_by}", clock=clock, say=say)
         self._storing = Storing(
             syncer, repository, log, config, generation=generation, clock=clock, say=say, post=self._events.put,
             notifier=notifier,

@@ -25,16 +25,18 @@ class Sig(IntEnum):
 class Policy:
     """How the last seconds are shared out. Seconds throughout.
 
-    `grace_s` is what a SIGTERM is taken to leave us, `stop_s` what a stop by the user leaves the command. Of what is
-    left at a notice, `sync_share` (at most `sync_max_s`) is kept for the final sync. `preempt_signal` tells the command
-    to save; None only writes the notice file. `overrun_s` after the deadline a final sync that still runs is given up.
+    `grace_s` is what a SIGTERM is taken to leave us, by the word of `grace_by`; `stop_s` what a stop by the user leaves
+    the command. Of what is left at a notice, `sync_share` (at most `sync_max_s`) is kept for the final sync.
+    `preempt_signal` tells the command to save; None only writes the notice file. `overrun_s` after the deadline a final
+    sync that still runs is given up.
     """
 
     grace_s: float = 30.0
-    stop_s: float = 30.0
+    grace_by: str = ""
     sync_share: float = 0.5
     sync_max_s: float = 120.0
     linger_s: float = 10.0
+    stop_s: float = 30.0
     kill_after_s: float = 5.0
     overrun_s: float = 5.0
     preempt_signal: int | None = Sig.TERM
@@ -331,7 +333,7 @@ def _interrupted(state: State, now: float) -> Step:
 
 def _terminated(state: State, now: float) -> Step:
     if state.terminations == 1:
-        return _preempt(state, now, state.policy.grace_s, "SIGTERM")
+        return _preempt(state, now, state.policy.grace_s, "SIGTERM", state.policy.grace_by)
     if state.terminations == 2 and not state.tree_gone:
         return _end_now(state, now, "SIGTERM again: ending the command now")
     verdict = Exit(125, "SIGTERM again: leaving at once, work since the last snapshot is not stored")
@@ -451,9 +453,6 @@ def _sync_finished(state: State, ok: bool) -> Step:
     if state.phase is Phase.SYNCING:
         return _last(state)
     return _sync_wanted(state, "checkpoint") if again else (state, ())
-
-
-# --- The end
 
 
 def _conclude(state: State, ok: bool) -> Step:

@@ -41,6 +41,8 @@ class RunView:
     errors_since: str
     kept: str
     """Single-file checkpoints that are older in the last snapshot than on disk, in words."""
+    notices: str
+    """Which preemption notices its machine would hear, and from whom."""
     retained: int
     command: tuple[str, ...]
     readonly: str
@@ -94,6 +96,7 @@ def view(
         errors=str(facts.get("error") or "") if live else "",
         errors_since=str(facts.get("error_since") or "") if live else "",
         kept=str(facts.get("kept") or ""),
+        notices=str(facts.get("notices") or "") if live else "",
         retained=len(state.retained),
         command=claim.command if claim else (),
         readonly=readonly,

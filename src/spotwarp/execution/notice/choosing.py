@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from spotwarp.clock import Clock
 from spotwarp.config import Config
-from spotwarp.errors import ConfigError, NoticeFault
+from spotwarp.errors import NoticeFault
 from spotwarp.execution.notice.aws import Aws
 from spotwarp.execution.notice.azure import Azure
 from spotwarp.execution.notice.command import CommandHook
@@ -18,35 +19,41 @@ from spotwarp.execution.notice.source import Source
 from spotwarp.execution.notice.url import Url
 
 
-def choose(
-    config: Config, platform: Platform, workspace: Path, env: Mapping[str, str], clock: Clock
-) -> tuple[Source, ...]:
-    """The sources to watch, none of them asked yet. Raises `ConfigError` for an address that is none."""
-    clouds = (platform.cloud,) if config.notices is None else config.notices
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The sources to watch, and those that were asked for and cannot be: name → why."""
+
+    sources: tuple[Source, ...]
+    refused: Mapping[str, str]
+
+
+def choose(config: Config, platform: Platform, workspace: Path, env: Mapping[str, str], clock: Clock) -> Chosen:
+    """Choose; nobody is asked yet. Never raises: a source that cannot be watched must not keep a run from starting."""
     grace_s = platform.grace_s if config.grace_s is None else config.grace_s
-    found: list[Source] = []
-    try:
-        for cloud in clouds:
-            found += _cloud(cloud, env, config.grace_s, clock)
-        if config.notice_file:
-            found.append(File(workspace / config.notice_file, clock, grace_s=grace_s))
-        if config.notice_command:
-            hook = CommandHook(config.notice_command, workspace, clock, period_s=config.notice_every_s, grace_s=grace_s)
-            found.append(hook)
-        if config.notice_url:
-            found.append(Url(config.notice_url, clock, period_s=config.notice_every_s, grace_s=grace_s))
-    except NoticeFault as fault:
-        raise ConfigError(fault.message, hint="An address looks like http://127.0.0.1:8080/notice.") from fault
-    return tuple(found)
+    lead_s = LEAD_S if config.grace_s is None else config.grace_s
+    every_s = config.notice_every_s
+    makers: dict[str, Callable[[], Source]] = {
+        "aws": lambda: _aws(env, clock),
+        "gcp": lambda: Gcp(env.get("GCE_METADATA_HOST", ""), clock, lead_s=lead_s),
+        "azure": lambda: Azure(env.get("SPOTWARP_AZURE_METADATA_ENDPOINT", ""), clock),
+        "file": lambda: File(workspace / config.notice_file, clock, grace_s=grace_s),
+        "command": lambda: CommandHook(config.notice_command, workspace, clock, period_s=every_s, grace_s=grace_s),
+        "url": lambda: Url(config.notice_url, clock, period_s=every_s, grace_s=grace_s),
+    }
+    wanted = [platform.cloud] if config.notices is None else list(config.notices)
+    hooks = {"file": config.notice_file, "command": config.notice_command, "url": config.notice_url}
+    wanted += [name for name, given in hooks.items() if given]
+    sources: list[Source] = []
+    refused: dict[str, str] = {}
+    for name in wanted:
+        try:
+            sources += [makers[name]()] if name else []
+        except NoticeFault as fault:
+            refused[name] = fault.message
+    return Chosen(tuple(sources), refused)
 
 
-def _cloud(cloud: str, env: Mapping[str, str], grace_s: float | None, clock: Clock) -> list[Source]:
-    if cloud == "aws":
-        if env.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
-            return []
-        return [Aws(env.get("AWS_EC2_METADATA_SERVICE_ENDPOINT", ""), clock)]
-    if cloud == "gcp":
-        return [Gcp(env.get("GCE_METADATA_HOST", ""), clock, lead_s=LEAD_S if grace_s is None else grace_s)]
-    if cloud == "azure":
-        return [Azure(env.get("SPOTWARP_AZURE_METADATA_ENDPOINT", ""), clock)]
-    return []
+def _aws(env: Mapping[str, str], clock: Clock) -> Aws:
+    if env.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
+        raise NoticeFault("AWS_EC2_METADATA_DISABLED is set")
+    return Aws(env.get("AWS_EC2_METADATA_SERVICE_ENDPOINT", ""), clock)

@@ -87,7 +87,8 @@ class CommandHook(Source):
             if not data:
                 with contextlib.suppress(subprocess.TimeoutExpired):  # it may close its output and go on
                     process.wait(max(0.0, limit - self._clock.monotonic()))
-                return self._line(self._rest)
+                rest, self._rest = self._rest, b""
+                return self._line(rest)
             *lines, rest = (self._rest + data).split(b"\n")
             self._rest = rest[-_LINE:]
             for line in lines:

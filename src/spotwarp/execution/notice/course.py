@@ -44,7 +44,7 @@ class Course:
     @property
     def standing(self) -> str:
         """How the source stands, for people."""
-        if self.faults > PATIENT or (self.faults and not self.heard and self.faults == PATIENT):
+        if self.faults >= PATIENT:
             retry = f"asked again every {FAILING_MOST_S if self.heard else ABSENT_S:.0f} s"
             return f"{'failing' if self.heard else 'disabled'}: {self.fault}; {retry}"
         if self.acted is not None:
@@ -99,16 +99,19 @@ def _silent(course: Course, fault: NoticeFault) -> tuple[Course, Next]:
 
 
 def _announced(course: Course, end: Announced, now: float) -> tuple[Course, Next]:
-    deadline = now + end.seconds_left
-    if course.acted is None and end.seconds_left > ACT_S:
-        wait_s = min(course.period_s, end.seconds_left - ACT_S)
-        if course.held is not None and abs(course.held - deadline) < SOONER_S:
+    # The soonest that was said counts: nothing is put off, and a source that always says "in an hour" is heard in one.
+    deadline = min(now + end.seconds_left, now + end.seconds_left if course.held is None else course.held)
+    left = deadline - now
+    if course.acted is not None:
+        if deadline >= course.acted - SOONER_S:
+            return course, Next(wait_s=course.period_s)
+    elif left > ACT_S:
+        wait_s = min(course.period_s, left - ACT_S)
+        if course.held is not None and deadline >= course.held - SOONER_S:
             return course, Next(wait_s=wait_s)
-        words = f"notices: {course.name}: {end.what} in {end.seconds_left:.0f} s ({end.by}); storing now, acted on when"
+        words = f"notices: {course.name}: {end.what} in {left:.0f} s ({end.by}); storing now, acted on when"
         return replace(course, held=deadline), Next((Hint(now),), (f"{words} {ACT_S:.0f} s are left",), wait_s)
-    if course.acted is not None and deadline > course.acted - SOONER_S:
-        return course, Next(wait_s=course.period_s)
-    notice = Notice(end.seconds_left, course.name, now, f"{end.what}, {end.by}")
+    notice = Notice(left, course.name, now, f"{end.what}, {end.by}")
     return replace(course, acted=deadline, held=None), Next((notice,), (), course.period_s)
 
 

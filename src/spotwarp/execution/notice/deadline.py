@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
@@ -100,8 +100,3 @@ def short(what: object) -> str:
     text = what.decode("utf-8", "replace") if isinstance(what, bytes) else str(what)
     legible = "".join(c if c.isprintable() else " " for c in text[:80])
     return repr(legible + "…" if len(text) > 80 else legible)
-
-
-def after(here: datetime, seconds: float) -> datetime:
-    """The moment `seconds` after `here`."""
-    return here + timedelta(seconds=seconds)

@@ -84,8 +84,9 @@ class Endpoint:
         except (http.client.HTTPException, ValueError) as error:
             raise NoticeFault(f"{self.name} does not speak HTTP: {type(error).__name__}") from error
         finally:
-            self._socket = None
-            connection.close()
+            sock, self._socket = self._socket, None
+            if sock is not None:
+                sock.close()
 
     def _exchange(
         self,
@@ -100,16 +101,15 @@ class Endpoint:
         self._socket = connection.sock
         if self._aborted:
             raise NoticeFault("no more questions")
-        timed = _Timed(connection.sock, limit, self._clock)
-        connection.sock = timed
+        connection.sock = _Timed(connection.sock, limit, self._clock)
         connection.request(method, target or "/", body=body, headers={"Connection": "close", **headers})
         answer = connection.getresponse()
         data = answer.read(LIMIT + 1)
         if len(data) > LIMIT:
             raise NoticeFault(f"{self.name} answers with more than {LIMIT} bytes")
-        found = {name.lower(): value for name, value in answer.getheaders()}
-        if len(data) < int(found.get("content-length", "0")):
+        if answer.length:
             raise NoticeFault(f"{self.name} cut its answer short")
+        found = {name.lower(): value for name, value in answer.getheaders()}
         return Reply(answer.status, found, data, http_date(found.get("date")))
 
     def abort(self) -> None:
@@ -145,7 +145,7 @@ class _Timed:
         return io.BufferedReader(_Reader(self))
 
     def close(self) -> None:
-        self._sock.close()
+        """The connection does so as soon as it has the headers, while the body is still to be read: not yet."""
 
 
 class _Reader(io.RawIOBase):

@@ -1,6 +1,6 @@
 """A notice file of the platform's or the user's: its appearance is the notice, its content may give the time.
 
-Content: nothing, or `{"seconds_left": 30}` (since it was written), or `{"deadline": "2030-01-31T12:00:00Z"}`. A file
+Content: nothing, or `{"seconds_left": 30}`, or `{"deadline": "2030-01-31T12:00:00Z"}`. A file
 that was there before the first look is a notice only if it names a deadline that is to come: what an earlier preemption
 left behind must not end every run after it.
 """
@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import os
 import stat
-from datetime import UTC, datetime
 from pathlib import Path
 
 from spotwarp.clock import Clock
 from spotwarp.errors import NoticeFault
-from spotwarp.execution.notice.deadline import Left, after, given, left_until, read_json
+from spotwarp.execution.notice.deadline import Left, given, read_json
 from spotwarp.execution.notice.source import Announced, Seen, Source
 
 _LIMIT = 64 << 10
@@ -44,31 +43,33 @@ class File(Source):
         stamp, data = found
         if self._old == stamp:
             return Seen()
-        left = self._left(stamp, data)
-        if left is None:
-            return Seen()
-        if first and not (left.seconds > 0 and b"deadline" in data):
+        if first and not self._to_come(data):
             self._old = stamp
             return Seen(hint=f"{self._path} was there before: no notice until it changes")
-        return Seen(Announced(left.seconds, "notice", left.by))
+        left = self._left(data)
+        return Seen(Announced(left.seconds, "notice", left.by) if left else None)
 
-    def _left(self, stamp: _Stamp, data: bytes) -> Left | None:
-        here = self._clock.wall()
-        written = datetime.fromtimestamp(stamp[3] / 1e9, UTC)
-        grace = left_until(after(written, self._grace_s), here, None, lead_s=self._grace_s).seconds
-        if not data.strip():
-            return Left(grace, "it is empty")
+    def _to_come(self, data: bytes) -> bool:
+        """Whether an old file names a deadline that is to come."""
         try:
-            left = given(read_json(data), here, otherwise_s=grace)
+            said = read_json(data)
+            left = given(said, self._clock.wall(), otherwise_s=0.0)
+        except NoticeFault:
+            return False
+        return left is not None and left.seconds > 0 and "seconds_left" not in said
+
+    def _left(self, data: bytes) -> Left | None:
+        """What a new file leaves; None while its writer may be in the middle: the next look decides."""
+        if not data.strip():
+            return Left(self._grace_s, "it is empty")
+        try:
+            said = given(read_json(data), self._clock.wall(), otherwise_s=self._grace_s)
         except NoticeFault as fault:
             if self._half != data:
                 self._half = data
-                return None  # whoever writes it may be in the middle; the next look decides
-            return Left(grace, fault.message)
-        if left is None or left.by != "as it says":
-            return left or Left(grace, "it gives no time")
-        since = max(0.0, (here - written).total_seconds())
-        return Left(max(0.0, left.seconds - min(since, left.seconds)), left.by)
+                return None
+            return Left(self._grace_s, fault.message)
+        return said or Left(self._grace_s, "it gives no time")
 
     def _read(self) -> tuple[_Stamp, bytes] | None:
         try:

@@ -7,13 +7,13 @@ wait at its end: what a source does wrong is told and tried again at the pace of
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from spotwarp.clock import Clock
 from spotwarp.errors import NoticeFault
+from spotwarp.execution.notice.choosing import Chosen
 from spotwarp.execution.notice.course import Course, follow
-from spotwarp.execution.notice.platform import Platform
 from spotwarp.execution.notice.source import Seen, Source
 from spotwarp.execution.supervisor import Event
 
@@ -21,24 +21,25 @@ LEAST_WAIT_S = 0.05
 
 
 class Notices:
-    """The watchers of one attempt. `grace_s`: what a SIGTERM leaves. `say` is called from the watchers' threads."""
+    """The watchers of one attempt. `grace` says what a SIGTERM leaves. `say` is called from the watchers' threads."""
 
     def __init__(
         self,
-        sources: Sequence[Source],
-        platform: Platform,
-        grace_s: float,
+        chosen: Chosen,
+        grace: str,
         *,
         clock: Clock,
         say: Callable[[str], None],
     ) -> None:
-        self._sources, self._platform, self._grace_s = tuple(sources), platform, grace_s
+        self._sources, self._refused, self._grace = chosen.sources, chosen.refused, grace
         self._clock, self._say = clock, say
         self._stop = threading.Event()
-        self._courses = {one.name: Course(one.name, one.period_s) for one in sources}
+        self._courses = {one.name: Course(one.name, one.period_s) for one in chosen.sources}
 
     def start(self, post: Callable[[Event], None]) -> None:
         """Begin to watch; what is to be known is given to `post`. Returns at once."""
+        for name, why in self._refused.items():
+            self._say(f"notices: {name} is disabled: {why}")
         for source in self._sources:
             thread = threading.Thread(
                 target=self._watch, args=(source, post), name=f"notice-{source.name}", daemon=True
@@ -56,8 +57,9 @@ class Notices:
 
     def standing(self) -> str:
         """What is watched and how that stands, in one line."""
-        sigterm = f"SIGTERM ({self._grace_s:g} s: {self._platform.why})"
-        return "; ".join([sigterm, *(f"{name} {course.standing}" for name, course in self._courses.items())])
+        watched = [f"{name} {course.standing}" for name, course in self._courses.items()]
+        refused = [f"{name} disabled: {why}" for name, why in self._refused.items()]
+        return "; ".join([f"SIGTERM ({self._grace})", *watched, *refused])
 
     def at_sigterm(self) -> None:
         """Say what the sources know about a SIGTERM that has just come. May take a second."""
