@@ -348,10 +348,10 @@ class _Server(socketserver.ThreadingTCPServer):
 
     def __init__(self, address: tuple[str, int], metadata: Metadata) -> None:
         self.metadata = metadata
-        super().__init__(address, _Handler)
+        super().__init__(address, _Conversation)
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
+class _Conversation(http.server.BaseHTTPRequestHandler):
     def _serve(self) -> None:
         server: Any = self.server
         metadata: Metadata = server.metadata
