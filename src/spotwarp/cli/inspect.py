@@ -133,7 +133,6 @@ def _with_local(seen: RunView, opened: Context) -> RunView:
         stalled=bool(known.get("stalled")),
         lacking=str(known.get("lacking") or ""),
         notify_error=str(known.get("notify_error") or ""),
-        kept=str(known.get("kept") or ""),
         notices=str(known.get("notices") or ""),
     )
 

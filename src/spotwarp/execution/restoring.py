@@ -33,7 +33,7 @@ from spotwarp.execution.workspace import (
 from spotwarp.model import human_bytes, human_seconds
 from spotwarp.persistence import fork
 from spotwarp.persistence import staging as stage
-from spotwarp.persistence.entries import shown, torn_name
+from spotwarp.persistence.entries import older_versions, shown, torn_name
 from spotwarp.persistence.index import digests_of
 from spotwarp.persistence.install import install, set_aside
 from spotwarp.persistence.manifest import FILE, Manifest
@@ -225,6 +225,8 @@ class Restorer:
         for fact in difference.manifest.checkpoints:
             if fact.cls == "torn":
                 self._say(f"{shown(fact.path)}: it was not whole when it was stored ({fact.reason})")
+        for words in older_versions(difference.manifest.versions):
+            self._say(words)
         if report.copies:
             self._say(copies_said(report.copies))
         rate = human_bytes(report.bytes / max(report.duration_s, 1e-3))

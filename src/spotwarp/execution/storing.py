@@ -28,10 +28,10 @@ from spotwarp.errors import (
 from spotwarp.execution import alarm, supervisor
 from spotwarp.execution.notifier import Notifier
 from spotwarp.execution.sync import Synced, Syncer
-from spotwarp.execution.versions import End, in_words
+from spotwarp.execution.versions import End
 from spotwarp.model import human_bytes, human_seconds, legible
 from spotwarp.persistence.backup import Progress
-from spotwarp.persistence.entries import shown
+from spotwarp.persistence.entries import older_versions, shown
 from spotwarp.persistence.manifest import CheckpointFact
 from spotwarp.persistence.prune import prune
 from spotwarp.persistence.receipts import Verified
@@ -255,7 +255,7 @@ class Storing:
     def _tell_kept(self) -> None:
         """Name the files that are older in the snapshot than on disk, each once for as long as it is."""
         kept = [fact for fact in self._syncer.facts.versions if fact.kept]
-        for words in in_words(fact for fact in kept if fact.path not in self._told_kept):
+        for words in older_versions(fact for fact in kept if fact.path not in self._told_kept):
             self._say(words)
         self._told_kept = {fact.path for fact in kept}
 
@@ -309,7 +309,6 @@ class Storing:
             "notify_error": self._notifier.error,
             "step": best.step if best else None,
             "loss": best.loss if best else None,
-            "kept": legible("; ".join(in_words(facts.versions)[:_NAMED])),
         }
 
     def look_at_risk(self) -> None:

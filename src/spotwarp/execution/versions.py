@@ -16,7 +16,6 @@ from pathlib import Path
 from spotwarp.execution.checkpoints import Shape, Single, examine_single, may_be_single
 from spotwarp.persistence.backup.plan import Belief
 from spotwarp.persistence.backup.versions import Take, Version, Versions, held
-from spotwarp.persistence.entries import shown
 from spotwarp.persistence.held import Identity
 from spotwarp.persistence.manifest import FILE, CheckpointFact, FileFact, Manifest
 from spotwarp.persistence.scan import Scanned
@@ -148,8 +147,3 @@ def free_name(path: bytes, suffix: bytes, taken: set[bytes]) -> bytes:
         if new not in taken:
             return new
         again = b"-%d" % (int(again[1:] or b"1") + 1)
-
-
-def in_words(facts: Iterable[FileFact]) -> list[str]:
-    """The files that are older in the snapshot than on disk, for people."""
-    return [f"{shown(f.path)}: kept at the version of snapshot {f.kept}: {f.reason}" for f in facts if f.kept]

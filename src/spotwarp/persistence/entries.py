@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from spotwarp.errors import CorruptObject, UnsupportedFormat
 from spotwarp.persistence.beneath import ancestors, split
-from spotwarp.persistence.manifest import DIRECTORY, FILE, SYMLINK, CheckpointFact, Entry, Manifest
+from spotwarp.persistence.manifest import DIRECTORY, FILE, SYMLINK, CheckpointFact, Entry, FileFact, Manifest
 
 _NAME_MAX: Final = 255
 OTHER_CHECKPOINT: Final = 2
@@ -128,6 +128,11 @@ def _nearest(path: bytes, ranks: dict[bytes, int], default: int) -> int:
             return ranks[path]
         path = split(path)[0]
     return default
+
+
+def older_versions(facts: Iterable[FileFact]) -> list[str]:
+    """The files that are older in a snapshot than they were on disk, each with the reason, for people."""
+    return [f"{shown(f.path)}: kept at the version of snapshot {f.kept}: {f.reason}" for f in facts if f.kept]
 
 
 def torn_name(path: bytes, n: int) -> bytes:

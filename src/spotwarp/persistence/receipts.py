@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from spotwarp.clock import Clock
 from spotwarp.errors import CorruptObject, ObjectMissing, ReadBackFailed, SnapshotMissing
 from spotwarp.persistence import layout
+from spotwarp.persistence.entries import older_versions
 from spotwarp.persistence.listing import sizes
 from spotwarp.persistence.manifest import CheckpointFact, Manifest, PackRef, address
 from spotwarp.persistence.pack import read_trailer
@@ -22,6 +23,9 @@ from spotwarp.persistence.retention import Retention, forgets
 from spotwarp.persistence.runlog.entry import Complete, Phase, PhaseName, Snapshot, decode
 from spotwarp.persistence.runlog.log import Head, RunLog, Stands
 from spotwarp.persistence.store.api import Store
+
+_NAMED, _WORDS = 5, 1000
+"""So many files, in so many characters, an entry names; the manifest has them all."""
 
 
 class BaseForgotten(SnapshotMissing):
@@ -145,6 +149,7 @@ def commit(
             final=final,
             late=uploaded.late_files,
             late_bytes=uploaded.late_bytes,
+            older="; ".join(older_versions(uploaded.manifest.versions)[:_NAMED])[:_WORDS],
             wall=clock.wall().isoformat(timespec="milliseconds"),
         )
         return _forgetting(entry, log, head, retention)

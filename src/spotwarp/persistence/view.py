@@ -95,7 +95,7 @@ def view(
         step=_step(telemetry, last),
         errors=str(facts.get("error") or "") if live else "",
         errors_since=str(facts.get("error_since") or "") if live else "",
-        kept=str(facts.get("kept") or ""),
+        kept=last.older if last else "",
         notices=str(facts.get("notices") or "") if live else "",
         retained=len(state.retained),
         command=claim.command if claim else (),

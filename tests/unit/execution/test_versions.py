@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spotwarp.execution.versions import CUT_OFF, End, Moment, WholeVersions, free_name, in_words
+from spotwarp.execution.versions import CUT_OFF, End, Moment, WholeVersions, free_name
+from spotwarp.persistence.entries import older_versions
 from spotwarp.persistence.manifest import FileFact
 from spotwarp.persistence.scan import Scanned
 from spotwarp.testing.backups import Backups
@@ -79,7 +80,7 @@ def test_a_torn_rewrite_leaves_the_version_before(world: World, kind: str, end: 
         fact = world.take(end=end, after_s=0)[b"out/last.ckpt"]
         assert (fact.format, fact.kept) == (kind, 1)
         assert world.holds() == {b"out/last.ckpt": old}
-    assert "version of snapshot 1" in in_words([fact])[0]
+    assert "version of snapshot 1" in older_versions([fact])[0]
     assert ("being rewritten" in fact.reason) == (end is End.LIVE)
     rewrite(path, new)
     assert world.take(after_s=3)[b"out/last.ckpt"].kept == 0

@@ -151,6 +151,8 @@ class Snapshot(Entry, frozen=True, kw_only=True, tag="snapshot"):
     late_bytes: int = 0
     """Files (and bytes in them) that did not get to the store before the machine's end: with any, a final snapshot is
     no proof that everything is stored."""
+    older: str = ""
+    """Single-file checkpoints that are older in it than they were on disk, in words."""
 
 
 class Phase(Entry, frozen=True, kw_only=True, tag="phase"):
