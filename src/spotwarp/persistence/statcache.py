@@ -37,8 +37,8 @@ class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
     read_ns: int
     """The file system's clock before the reading; 0 when it was not known."""
     digests: bytes
-    held_s: float = 0.0
-    """Monotonic: when it was read while somebody held it (see `held`) and its times told nothing; 0: nobody did."""
+    held_s: float | None = None
+    """Monotonic: when it was read while somebody held it (see `held`) and its times told nothing; None: nobody did."""
 
     def trusted(self) -> bool:
         """Whether a later write must have moved the time stamps.
@@ -75,12 +75,12 @@ class StatCache:
         """What is recorded of a file that has not changed since it was read, or None when it must be read.
 
         Looked up by path, then by inode: files below a renamed directory keep theirs. Of a file that was held when it
-        was read, only what was read at or after `since` (monotonic) counts: never, unless said.
+        was read, only what was read after `since` (monotonic) counts: never, unless said.
         """
         found = self._records.get(entry.path)
         if found is None or not _same(found, entry):
             found = self._identities().get((entry.dev, entry.ino, entry.size, entry.mtime_ns, entry.ctime_ns))
-        if found is None or not found.trusted() or (found.held_s and found.held_s < since):
+        if found is None or not found.trusted() or (found.held_s is not None and found.held_s <= since):
             return None
         return found
 

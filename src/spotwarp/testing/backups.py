@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from spotwarp.clock import Clock, SystemClock
-from spotwarp.persistence.backup import BackupOptions, Carry, Cutoff, Judge, Progress, Uploaded, backup
+from spotwarp.persistence.backup import RECHECK_S, BackupOptions, Carry, Cutoff, Judge, Progress, Uploaded, backup
 from spotwarp.persistence.backup.versions import VersionRule
 from spotwarp.persistence.excludes import Excludes
 from spotwarp.persistence.install import install
@@ -68,6 +68,7 @@ class Backups:
         always: bool = False,
         cutoff: Cutoff | None = None,
         versions: VersionRule | None = None,
+        recheck_s: float = RECHECK_S,
     ) -> Uploaded:
         """One more backup."""
         uploaded = backup(
@@ -88,6 +89,7 @@ class Backups:
             cutoff=cutoff,
             carry=self.carry,
             versions=versions,
+            recheck_s=recheck_s,
         )
         self.base, self.carry = uploaded.manifest, Carry()
         return uploaded

@@ -116,22 +116,22 @@ def test_file_systems_in_memory_keep_silent(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------- what is believed
 
 
-def record(held_s: float = 0.0) -> Record:
+def record(held_s: float | None = None) -> Record:
     return Record(10, WRITTEN, WRITTEN, 77, 5, WRITTEN + 60 * SECOND, b"d" * 16, held_s)
 
 
 @pytest.mark.parametrize(
     ("held_then_s", "held_now", "since", "read_again"),
     [
-        (0.0, False, 1000.0, False),
-        (0.0, True, 1000.0, True),  # taken hold of since it was read
+        (None, False, 1000.0, False),
+        (None, True, 1000.0, True),  # taken hold of since it was read
         (1500.0, True, 1000.0, False),
         (1500.0, False, 1000.0, True),  # let go of since: once more
         (1500.0, True, 1501.0, True),  # long enough ago
     ],
 )
 def test_what_was_read_of_a_held_file_is_believed_for_a_while(
-    held_then_s: float, held_now: bool, since: float, read_again: bool
+    held_then_s: float | None, held_now: bool, since: float, read_again: bool
 ) -> None:
     held = Held(frozenset({(5, 77)} if held_now else ()))
     found = Belief(held, since).record(StatCache({b"a/f": record(held_then_s)}), ENTRY)

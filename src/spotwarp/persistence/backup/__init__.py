@@ -52,7 +52,7 @@ from spotwarp.persistence.scan import ExcludeRule, Scan, Scanned, scan
 from spotwarp.persistence.statcache import StatCache
 from spotwarp.persistence.store.api import Store
 
-__all__ = ["BackupOptions", "Carry", "Cutoff", "Judge", "Progress", "Uploaded", "backup"]
+__all__ = ["RECHECK_S", "BackupOptions", "Carry", "Cutoff", "Judge", "Progress", "Uploaded", "backup"]
 
 Judge = Callable[[Path, Sequence[Scanned]], Sequence[CheckpointFact]]
 """Says what the checkpoints among the entries of a workspace are; see `execution.checkpoints`."""

@@ -175,7 +175,7 @@ def records(
                 entry.dev,
                 fs_time_ns,
                 digests,
-                now if (entry.dev, entry.ino) in held else 0.0,
+                now if (entry.dev, entry.ino) in held else None,
             )
     return known
 

@@ -63,12 +63,12 @@ class Belief:
     held: Held = field(default_factory=Held)
     """What somebody may be writing now."""
     since: float = -math.inf
-    """Monotonic: what was read of a held file before is read again."""
+    """Monotonic: what was read of a held file until then is read again."""
 
     def record(self, cache: StatCache, entry: Scanned) -> Record | None:
         """The record of a file that need not be read."""
         found = cache.record(entry, self.since)
-        if found is not None and bool(found.held_s) != ((entry.dev, entry.ino) in self.held):
+        if found is not None and (found.held_s is not None) != ((entry.dev, entry.ino) in self.held):
             return None  # taken hold of since, or let go: what was written in between need not show
         return found
 
