@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Final
 
 from spotwarp.errors import CorruptObject, ObjectMissing, UnsupportedFormat
 from spotwarp.persistence import layout
@@ -18,10 +18,8 @@ from spotwarp.persistence.entries import checked
 from spotwarp.persistence.listing import sizes
 from spotwarp.persistence.manifest import Blob, Manifest, PackRef, decode
 from spotwarp.persistence.parallel import each
-from spotwarp.persistence.reads import decoded, merged
+from spotwarp.persistence.reads import decoded, merged, twice
 from spotwarp.persistence.store.api import Store
-
-Result = TypeVar("Result")
 
 FILES_NAMED: Final = 20
 """How many files a problem names."""
@@ -163,7 +161,7 @@ class _Check:
             data = self._store.get(key)
             return decode(data, key, expected=address), len(data)
 
-        return _twice(read)
+        return twice(read)
 
     def _add(self, n: int, manifest: Manifest) -> None:
         packs = [self._packs.setdefault((ref.run, ref.id), _Pack(ref)) for ref in manifest.packs]
@@ -215,7 +213,7 @@ class _Check:
             self._fault(_Fault("pack-size", pack, f"has {size} bytes where {written} were written", cost))
             return
         try:
-            rows = _twice(lambda: read_trailer(self._store, pack.key, size))
+            rows = twice(lambda: read_trailer(self._store, pack.key, size))
         except (CorruptObject, UnsupportedFormat) as error:
             self._fault(_Fault("pack-table", pack, error.message, cost))
             return
@@ -298,14 +296,6 @@ class _Check:
 
 def _row(blob: Blob) -> _Row:
     return blob.offset, blob.stored, blob.codec, blob.raw, blob.digest
-
-
-def _twice(read: Callable[[], Result]) -> Result:
-    """What `read` gives, if need be at the second time: damage on the way is not damage in the store."""
-    try:
-        return read()
-    except CorruptObject:
-        return read()
 
 
 def _files(manifest: Manifest, fault: _Fault) -> set[bytes]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from spotwarp.errors import CorruptObject, UnsupportedFormat
 from spotwarp.persistence.envelope import digest
@@ -22,7 +22,20 @@ GAP: Final = 64 << 10
 MAX_RAW: Final = 256 << 20
 """A blob that says it decodes to more than this is damage, not data."""
 
+Result = TypeVar("Result")
+
 Unreadable = CorruptObject | UnsupportedFormat
+
+
+def twice(read: Callable[[], Result]) -> Result:
+    """What `read` gives, if need be at the second time: damage on the way is not damage in the store.
+
+    An answer that was cut off and announced so has the right length for HTTP; only its hash tells.
+    """
+    try:
+        return read()
+    except CorruptObject:
+        return read()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from spotwarp.persistence.entries import older_versions
 from spotwarp.persistence.listing import sizes
 from spotwarp.persistence.manifest import CheckpointFact, Manifest, PackRef, address
 from spotwarp.persistence.pack import read_trailer
+from spotwarp.persistence.reads import twice
 from spotwarp.persistence.repository import retained_snapshots
 from spotwarp.persistence.retention import Retention, forgets
 from spotwarp.persistence.runlog.entry import Complete, Phase, PhaseName, Snapshot, decode
@@ -195,10 +196,10 @@ def verify(store: Store, run: str, committed: Committed, *, thorough: bool) -> V
     entry = committed.entry
     key = layout.log_key(run, entry.n)
     try:
-        if decode(store.get(key), entry.n, key).nonce != entry.nonce:
+        if twice(lambda: decode(store.get(key), entry.n, key)).nonce != entry.nonce:
             raise ReadBackFailed(f"{key} holds another entry than the one that was acknowledged")
         manifest_key = layout.manifest_key(run, entry.manifest)
-        if address(store.get(manifest_key)) != entry.address:
+        if address(store.get(manifest_key)) != entry.address != address(store.get(manifest_key)):
             raise ReadBackFailed(f"{manifest_key} is not what was written")
     except (ObjectMissing, CorruptObject) as error:
         raise ReadBackFailed(f"the store lost an acknowledged object: {error}") from error
@@ -220,7 +221,7 @@ def verify(store: Store, run: str, committed: Committed, *, thorough: bool) -> V
 
 def _trailer_whole(store: Store, run: str, pack: str, size: int) -> bool:
     try:
-        read_trailer(store, layout.pack_key(run, pack), size)
+        twice(lambda: read_trailer(store, layout.pack_key(run, pack), size))
     except (ObjectMissing, CorruptObject):
         return False
     return True

@@ -15,6 +15,7 @@ from spotwarp.model import checked_run
 from spotwarp.persistence import layout
 from spotwarp.persistence.envelope import FORMAT_VERSION, Kind, seal, unseal
 from spotwarp.persistence.manifest import Manifest, decode
+from spotwarp.persistence.reads import twice
 from spotwarp.persistence.runlog.entry import Snapshot, State
 from spotwarp.persistence.runlog.log import RunLog
 from spotwarp.persistence.store.api import Store
@@ -64,13 +65,12 @@ class Repository:
         """The manifest that a snapshot entry names. Raises `CorruptObject` when it is damaged or gone."""
         key = layout.manifest_key(run, snapshot.manifest)
         try:
-            data = self.store.get(key)
+            return twice(lambda: decode(self.store.get(key), key, expected=snapshot.address))
         except ObjectMissing as error:
             raise CorruptObject(
                 f"the manifest of snapshot {snapshot.n} is gone ({key})",
                 hint="`spotwarp snapshots` lists the others; `spotwarp check` says which are whole.",
             ) from error
-        return decode(data, key, expected=snapshot.address)
 
 
 def create(store: Store, *, clock: Clock, rng: Rng, single_writer: bool = False) -> tuple[Repository, bool]:
@@ -92,7 +92,7 @@ def create(store: Store, *, clock: Clock, rng: Rng, single_writer: bool = False)
 def open_repository(store: Store) -> Repository:
     """Open what `create` made. Raises `RepositoryMissing`, `UnsupportedFormat`, `CorruptObject`."""
     try:
-        body = unseal(store.get(layout.CONFIG), Kind.CONFIG, layout.CONFIG)
+        body = twice(lambda: unseal(store.get(layout.CONFIG), Kind.CONFIG, layout.CONFIG))
     except ObjectMissing as error:
         raise RepositoryMissing(
             f"nothing was initialised at {store.url}",

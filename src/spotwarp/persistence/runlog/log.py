@@ -32,6 +32,7 @@ from spotwarp.errors import (
 )
 from spotwarp.persistence import layout
 from spotwarp.persistence.envelope import Kind, seal, unseal
+from spotwarp.persistence.reads import twice
 from spotwarp.persistence.runlog.entry import AnyEntry, Entry, State, Unknown, decode, encode
 from spotwarp.persistence.runlog.fold import apply, refusal
 from spotwarp.persistence.store.api import Store
@@ -87,7 +88,7 @@ class RunLog:
         if known is not None:
             return known
         key = layout.log_key(self.run, n)
-        entry = decode(self._store.get(key), n, key)
+        entry = twice(lambda: decode(self._store.get(key), n, key))
         self._remember(n, entry)
         return entry
 
