@@ -255,15 +255,16 @@ def find_workspace(start: Path) -> Path:
     raise ConfigError(f"{start} is not a SpotWarp workspace", hint="Run `spotwarp init --remote-path URL` in it first.")
 
 
-def load(workspace: Path, *, env: Mapping[str, str], overrides: Mapping[str, object] | None = None) -> Config:
-    """The config of `workspace`. `overrides` (flags) win over `env`, which wins over the file.
+def load(workspace: Path | None, *, env: Mapping[str, str], overrides: Mapping[str, object] | None = None) -> Config:
+    """The config of `workspace`. `overrides` (flags) win over `env`, which wins over the file; None: no file.
 
     Raises `ConfigError` with file, line and the nearest known key.
     """
     values = {option.name: (option.default, "the default") for option in OPTIONS}
-    given, lines = read(path_in(workspace))
+    path = path_in(workspace) if workspace else None
+    given, lines = read(path) if path else ({}, {})
     merged: dict[str, tuple[object, str]] = dict(values)
-    merged |= {name: (value, f"{path_in(workspace)}, line {lines.get(name, 1)}") for name, value in given.items()}
+    merged |= {name: (value, f"{path}, line {lines.get(name, 1)}") for name, value in given.items()}
     for option in OPTIONS:
         variable = f"SPOTWARP_{option.name.upper()}"
         if env.get(variable) and variable != _COMMANDS_OWN:
