@@ -85,7 +85,8 @@ def test_the_rest() -> None:
     assert [verdict.gpus(Gpus(n)).level for n in (0, None)] == ["warn", "warn"]
     assert [verdict.shm(size).level for size in (64 * MIB, 8 * GIB, None)] == ["warn", "ok", "warn"]
     assert [verdict.nofile(n).level for n in (1024, 65536, -1)] == ["warn", "ok", "ok"]
-    assert verdict.sources("why", 5.0, ["aws", "a file"]).text == "SIGTERM (5 s: why), aws, a file"
+    assert verdict.sources("why", 5.0, ["aws", "a file"], {}).text == "SIGTERM (5 s: why), aws, a file"
+    assert verdict.sources("why", 5.0, [], {"url": "no address"}).level == "warn"
 
 
 # --- measuring

@@ -167,7 +167,7 @@ def _sources(asked: Asked) -> Line:
     found = choose(asked.config, platform, asked.workspace, asked.env, asked.clock)
     grace_s = platform.grace_s if asked.config.grace_s is None else asked.config.grace_s
     why = platform.why if asked.config.grace_s is None else "the option grace"
-    return verdict.sources(why, grace_s, [source.name for source in found])
+    return verdict.sources(why, grace_s, [source.name for source in found.sources], found.refused)
 
 
 def _initialised(asked: Asked) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
@@ -143,10 +143,11 @@ def gpus(found: Gpus) -> Line:
     return Line("GPU", "ok", f"{found.count} × {', '.join(found.kinds)}{driver}")
 
 
-def sources(platform_why: str, grace_s: float, watched: Sequence[str]) -> Line:
-    """Who would tell that the machine ends."""
-    text = f"SIGTERM ({grace_s:g} s: {platform_why})" + "".join(f", {name}" for name in watched)
-    return Line("notices", "ok", text)
+def sources(why: str, grace_s: float, watched: Sequence[str], refused: Mapping[str, str]) -> Line:
+    """Who would tell that the machine ends; `refused`: who was asked for and cannot be watched, and why."""
+    text = f"SIGTERM ({grace_s:g} s: {why})" + "".join(f", {name}" for name in watched)
+    text += "".join(f"; {name} cannot be watched: {words}" for name, words in refused.items())
+    return Line("notices", "warn" if refused else "ok", text, "Mend the options notices, notice_*." if refused else "")
 
 
 def shm(size: int | None) -> Line:
