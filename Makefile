@@ -19,6 +19,8 @@ TRAINING := .venv/.have-training-$(call digest,requirements/dev.txt requirements
 SERVERS := .venv/.have-servers-$(call digest,requirements/dev.txt requirements/npm/package-lock.json)
 BENCH := .venv/.have-bench-$(call digest,requirements/bench.txt)
 
+SLURM := munge slurmctld slurmd slurm-client
+
 # Two test workers on few cores: libraries must not start threads of their own, and nothing may look for a network.
 QUIET := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 # A place of our own for temporary files: pytest would tidy up what another run still uses.
@@ -43,6 +45,9 @@ test-fast: $(DEV) $(SERVERS)  ## the tests that need no training stack and littl
 
 .PHONY: test-deep
 test-deep: $(DEV) $(SERVERS) $(TRAINING)  ## the tests that need root or minutes (under 45 minutes)
+	@{ command -v slurmctld && command -v slurmd && command -v munged && command -v srun; } >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get -qq update && \
+	  DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $(SLURM) >/dev/null; } || \
+	  { echo 'Slurm is needed: apt-get install $(SLURM)' >&2; exit 1; }
 	$(PYTEST) -m deep $(ARGS) || { s=$$?; [ $$s -eq 5 ] || exit $$s; echo 'there is no deep test to run'; }
 
 .PHONY: lint

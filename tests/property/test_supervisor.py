@@ -17,6 +17,7 @@ from spotwarp.execution.supervisor import (
     Exit,
     FencedOff,
     FinalSync,
+    Hint,
     IntervalDue,
     Notice,
     Policy,
@@ -34,8 +35,8 @@ from spotwarp.execution.supervisor import (
 )
 
 KINDS = [
-    "term", "int", "hup", "notice", "checkpoint", "interval", "sync ok", "sync failed", "fenced", "exit 0", "exit 1",
-    "gone", "tick",
+    "term", "int", "hup", "notice", "checkpoint", "interval", "hint", "sync ok", "sync failed", "fenced", "exit 0",
+    "exit 1", "gone", "tick",
 ]  # fmt: skip
 MOVE = st.tuples(st.sampled_from(KINDS), st.floats(0, 40))
 MOVES = st.lists(MOVE, max_size=4) | st.lists(MOVE, max_size=30)  # short ones end well, long ones meet everything
@@ -108,6 +109,7 @@ class World:
             "fenced": lambda: self.feed(FencedOff("test", self.now)),
             "checkpoint": lambda: self.feed(CheckpointCompleted(self.now)),
             "interval": lambda: self.feed(IntervalDue(self.now)),
+            "hint": lambda: self.feed(Hint(self.now)),
             "sync ok": lambda: self.finish_sync(ok=True),
             "sync failed": lambda: self.finish_sync(ok=False),
             "exit 0": lambda: self.leave(0),

@@ -108,7 +108,7 @@ class Supervised:
         policy = supervisor.Policy(platform.grace_s, platform.why, config.sync_share, linger_s=config.linger_s)
         if config.grace_s is not None:
             policy = replace(policy, grace_s=config.grace_s, grace_by="the option grace", stop_s=config.grace_s)
-        self._state = supervisor.State(policy)
+        self._state, self._slurm = supervisor.State(policy), platform.slurm
         chosen = choose(config, platform, workspace, os.environ, clock)
         self._notices = Notices(chosen, f"{policy.grace_s:g} s: {policy.grace_by}", clock=clock, say=say)
         self._storing = Storing(
@@ -273,8 +273,7 @@ class Supervised:
                 self._aside(self._notices.at_sigterm)
 
         def passed_on(number: int, _: FrameType | None) -> None:
-            if self._tree is not None:
-                self._tree.signal_group(number)
+            self._pass_on(number)
 
         def resized(number: int, frame: FrameType | None) -> None:
             if self._pump.resized():
@@ -292,6 +291,12 @@ class Supervised:
         for handler, numbers in handlers.items():
             for number in numbers:
                 signal.signal(number, handler)
+
+    def _pass_on(self, number: int) -> None:
+        if self._tree is not None:
+            self._tree.signal_group(number)
+        if number == signal.SIGUSR1 and self._slurm:  # what `--signal=USR1@60` sends before the end
+            self._events.put(supervisor.Hint(self._clock.monotonic()))
 
     def _await_tree(self) -> None:
         tree = self._tree

@@ -100,6 +100,11 @@ class Machine:
         self._programs: list[Program] = []
         self._count = 0
 
+    @property
+    def env(self) -> dict[str, str]:
+        """The environment of its programs, for one that is started by somebody else."""
+        return {**self._env, MARK: str(self.path)}
+
     def file(self, name: str, content: str | bytes) -> Path:
         """Write a file in the workspace."""
         path = self.path / name

@@ -14,6 +14,7 @@ from spotwarp.execution.supervisor import (
     Exit,
     FencedOff,
     FinalSync,
+    Hint,
     IntervalDue,
     Notice,
     Policy,
@@ -213,6 +214,34 @@ def test_a_second_notice_shortens_and_never_lengthens() -> None:
     assert play(Signalled(Sig.TERM, 10)) == [WriteNotice(15, "SIGTERM")]  # told once is enough
     assert play(Tick(25)) == [EndTree(3)]
     assert play(TreeGone(26)) == [FinalSync(40)]
+
+
+@pytest.mark.parametrize(
+    ("grace_s", "share", "save_s"), [(5, 0.5, 2.5), (30, 0.5, 15), (120, 0.5, 60), (120, 0.25, 90), (600, 0.5, 480)]
+)
+def test_what_is_left_is_split_and_the_numbers_are_told_and_logged(grace_s: float, share: float, save_s: float) -> None:
+    """The final sync's share ends at two minutes: more helps it no longer."""
+    play = Play(Policy(grace_s=grace_s, grace_by="RunPod", sync_share=share))
+    notice, *_ = play(TERM)
+    assert notice == WriteNotice(save_s, "SIGTERM")
+    split = f"{grace_s:.1f} s left: {save_s:.1f} s for the command to save, {grace_s - save_s:.1f} s for the final sync"
+    assert isinstance(notice, WriteNotice)
+    assert notice.detail == f"SIGTERM: RunPod; {split}"
+    assert play.said == [f"preemption (SIGTERM: RunPod): {split}"]
+    assert play(Tick(100 + save_s - 0.1)) == []
+    (ending,) = play(Tick(100 + save_s))
+    assert isinstance(ending, EndTree)
+    assert ending.term_grace_s <= (grace_s - save_s) / 5
+    assert play(TreeGone(101 + save_s)) == [FinalSync(100 + grace_s)]
+
+
+def test_a_hint_stores_beside_the_command_and_never_during_the_end() -> None:
+    play = Play()
+    assert play(Hint(1)) == [StartSync("hint")]
+    assert play(Hint(2), ok(3)) == [StartSync("checkpoint")]  # what changed since
+    assert play(ok(4)) == []
+    play(TERM)
+    assert play(Hint(101)) == []
 
 
 def test_sigterm_again_ends_the_command_now_and_a_third_time_everything() -> None:
