@@ -4,8 +4,9 @@
 
 Writes `checkpoint-<step>` directories as the Hugging Face trainer does, file by file, piece by piece, and with
 `--inplace-last` also `last.ckpt`, always the same file, emptied and filled again. Resumes naively, as trainers do: from
-the highest number, whole or not. What it computes depends on every step since the first. Prints `start N`, what it
-found in `last.ckpt`, and at the end `digest <hex>`.
+the highest number, whole or not. Keeps the newest `--limit` checkpoints, and notes each step in `samples.log`. What it
+computes depends on every step since the first. Prints `start N`, what it found in `last.ckpt`, and at the end
+`digest <hex>`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import hashlib
 import json
 import re
+import shutil
 import time
 from pathlib import Path
 
@@ -64,11 +66,18 @@ def save(options: argparse.Namespace, step: int, value: str) -> None:
         write_slowly(place / name, data, options.save_time / parts)
     if options.inplace_last:
         write_slowly(options.out / "last.ckpt", last(value, options.size, options.kind), options.save_time / 2)
+    for old in sorted(steps_of(options.out))[: -options.limit] if options.limit else ():
+        shutil.rmtree(options.out / f"checkpoint-{old}")
+
+
+def steps_of(out: Path) -> list[int]:
+    """The numbers of the checkpoints there are."""
+    return [int(m[1]) for p in out.glob("checkpoint-*") if (m := re.fullmatch(r"checkpoint-(\d+)", p.name))]
 
 
 def resumed(options: argparse.Namespace) -> tuple[int, str]:
     """The step and the state of the highest checkpoint, read as a trainer reads it: no question whether it is whole."""
-    found = [int(m[1]) for p in options.out.glob("checkpoint-*") if (m := re.fullmatch(r"checkpoint-(\d+)", p.name))]
+    found = steps_of(options.out)
     if not found:
         return 0, ""
     place = options.out / f"checkpoint-{max(found)}"
@@ -86,6 +95,7 @@ def main() -> None:
     parse.add_argument("--step-time", type=float, default=0.02)
     parse.add_argument("--save-time", type=float, default=1.0)
     parse.add_argument("--size", type=int, default=20_000)
+    parse.add_argument("--limit", type=int, default=0)
     parse.add_argument("--inplace-last", action="store_true")
     parse.add_argument("--kind", choices=["safetensors", "torch"], default="safetensors")
     options = parse.parse_args()
@@ -98,6 +108,8 @@ def main() -> None:
     while step < options.steps:
         step += 1
         value = hashlib.sha256(f"{value} {step}".encode()).hexdigest()
+        with (options.out / "samples.log").open("a") as log:
+            log.write(f"{step}\n")
         time.sleep(options.step_time)
         if step % options.save_every == 0:
             save(options, step, value)
