@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from pathlib import Path
@@ -20,7 +19,8 @@ from spotwarp.execution.checkpoints import (
     survey,
     walk,
 )
-from spotwarp.testing.checkpoints import huggingface_files, safetensors_file, torch_file, write_files
+from spotwarp.execution.pointers import mend_pointers
+from spotwarp.testing.checkpoints import deepspeed_files, huggingface_files, safetensors_file, torch_file, write_files
 
 RESUMABLE, WEIGHTS_ONLY, TORN = CheckpointClass.RESUMABLE, CheckpointClass.WEIGHTS_ONLY, CheckpointClass.TORN
 
@@ -154,17 +154,13 @@ def test_B13_a_save_without_optimizer_is_labelled_and_a_full_one_preferred(tmp_p
 
 
 def test_B14_the_step_inside_may_differ_from_the_number_in_the_name(tmp_path: Path) -> None:
-    files = {n: c for n, c in huggingface_files(799, ranks=2).items() if n not in ("optimizer.pt", "scheduler.pt")}
-    files |= {
-        "latest": b"global_step799\n",
-        "global_step799/mp_rank_00_model_states.pt": torch_file(b"model"),
-        "global_step799/zero_pp_rank_0_mp_rank_00_optim_states.pt": torch_file(b"moments"),
-        "global_step799/zero_pp_rank_1_mp_rank_00_optim_states.pt": torch_file(b"moments"),
-    }
+    own = {"optimizer.pt", "scheduler.pt"}
+    files = {n: c for n, c in huggingface_files(800, ranks=2).items() if n not in own} | deepspeed_files(799)
     before = seen(write_files(tmp_path / "checkpoint-800", files).parent, b"checkpoint-800")
     found = judge(tmp_path, b"checkpoint-800")
-    assert (found.cls, found.step, found.world_size) == (RESUMABLE, 800, 2)
-    assert json.loads(files["trainer_state.json"])["global_step"] == 799
+    assert (found.cls, found.step, found.world_size, found.reason) == (RESUMABLE, 800, 2, "")
+    assert in_the_way([found]) == []
+    assert mend_pointers(tmp_path, 1, print) == []
     assert seen(tmp_path, b"checkpoint-800") == before
 
 
@@ -176,3 +172,75 @@ def test_B14_deepspeeds_pointer_to_a_tag_that_is_not_there_is_torn(tmp_path: Pat
     }
     write_files(tmp_path / "checkpoint-800", files)
     assert judge(tmp_path, b"checkpoint-800").reason == "latest names global_step800, which is not there"
+
+
+def deepspeed(root: Path, latest: str, *steps: int) -> Path:
+    """DeepSpeed's own layout: complete tags side by side, and `latest`."""
+    for step in steps:
+        write_files(root / "out", deepspeed_files(step))
+    write_files(root / "out", {"latest": latest.encode()})
+    return root / "out"
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["a missing", "b empty"])
+def test_B07_a_dangling_pointer_is_told_and_given_the_newest_whole_tag(tmp_path: Path, there: bool) -> None:
+    out = deepspeed(tmp_path, "global_step200\n", 50, 100)
+    if there:
+        (out / "global_step200").mkdir()
+    assert chosen(tmp_path) == b"out/global_step100"
+    said: list[str] = []
+    assert mend_pointers(tmp_path, 7, said.append) == ["out/latest"]
+    assert (out / "latest").read_text() == "global_step100"
+    assert (out / "latest.dangling-7").read_text() == "global_step200\n"
+    assert "names global_step200, which is missing or not whole: it now names global_step100" in said[0]
+    assert mend_pointers(tmp_path, 7, said.append) == []  # mended is mended
+    assert len(said) == 1
+
+
+def test_B07c_a_pointer_to_a_whole_tag_is_left_alone(tmp_path: Path) -> None:
+    out = deepspeed(tmp_path, "global_step100", 100, 200)
+    said: list[str] = []
+    assert mend_pointers(tmp_path, 7, said.append) == []
+    assert (out / "latest").read_text() == "global_step100"
+    assert "out/global_step200 is whole and newer" in said[0]
+
+
+def test_B07_without_any_whole_tag_it_is_said_that_the_trainer_would_start_anew(tmp_path: Path) -> None:
+    out = deepspeed(tmp_path, "global_step200")
+    said: list[str] = []
+    assert mend_pointers(tmp_path, 7, said.append) == []
+    assert (out / "latest").read_text() == "global_step200"
+    assert "start anew" in said[0]
+
+
+def test_B07_other_peoples_files_of_that_name_are_left_alone(tmp_path: Path) -> None:
+    write_files(tmp_path, {"logs/latest": b"run-7", "a/latest": b"epoch3", "a/epoch3/mp_rank_00_model_states.pt": b""})
+    write_files(tmp_path / "a", {"global_step5/x_model_states.pt": b""})
+    (tmp_path / "link").mkdir()
+    (tmp_path / "link" / "latest").symlink_to("../logs/latest")
+    said: list[str] = []
+    assert mend_pointers(tmp_path, 1, said.append) == []
+    assert said == []
+
+
+def test_B07_a_tag_lacking_any_file_is_torn_and_set_aside(tmp_path: Path) -> None:
+    out = deepspeed(tmp_path, "global_step100", 100)
+    files = {name: data for name, data in deepspeed_files(200, ranks=3, slices=2).items() if name.startswith("global")}
+    for missing in files:
+        for cut in (None, 0, len(files[missing]) // 2, len(files[missing]) - 1):
+            write_files(out, files)
+            (out / missing).unlink()
+            if cut is not None:
+                (out / missing).write_bytes(files[missing][:cut])
+            found = judged(tmp_path)
+            assert found[b"out/global_step200"].cls is TORN, (missing, cut)
+            assert found[b"out/global_step200"].reason
+            assert [c.path for c in in_the_way(found.values())] == [b"out/global_step200"]
+    write_files(out, files)
+    assert chosen(tmp_path) == b"out/global_step200"
+    assert judged(tmp_path)[b"out/global_step200"].framework == "deepspeed"
+
+
+def test_a_step_that_differs_from_the_directory_is_no_checkpoint_to_resume_from(tmp_path: Path) -> None:
+    write_files(tmp_path / "checkpoint-20", huggingface_files(19))
+    assert judge(tmp_path, b"checkpoint-20").reason == "trainer_state.json is of step 19, not 20"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from spotwarp.testing.checkpoints import huggingface_files
+from spotwarp.testing.checkpoints import deepspeed_files, huggingface_files, write_files
 from spotwarp.testing.product import Machine, Program
 from spotwarp.testing.pytest_product import bucket, rent, ws
 from spotwarp.testing.slow_trainer import chain, last, version
@@ -132,3 +132,20 @@ def test_B12_ended_in_the_rewrite_the_last_snapshot_keeps_the_version_before(ren
     second("restore")
     assert version((second.path / "out" / "last.ckpt").read_bytes(), SAVES, SIZE, "safetensors") == 10
     assert (second.path / "out" / "checkpoint-20").is_dir()
+
+
+def test_B07_restored_the_pointer_names_what_is_there(rent: Rent) -> None:
+    """A machine that died before the tag that `latest` names was whole: neither the verb nor a run offers it."""
+    first = rent("first").init()
+    out = write_files(first.path / "out", deepspeed_files(100) | deepspeed_files(200))
+    (out / "global_step200" / "zero_pp_rank_1_mp_rank_00_optim_states.pt").unlink()
+    first("sync")
+    second = rent("second").init()
+    done = second("restore")
+    assert "names global_step200, which is missing or not whole: it now names global_step100" in done.err
+    assert (second.path / "out" / "latest").read_text() == "global_step100"
+    third = rent("third").init()
+    done = third("run", "--command", "cat out/latest; ls out", code=0)
+    assert done.out.startswith(b"global_step100")
+    assert re.search(rb"\nglobal_step200\.torn-\d+\n", done.out), done.out
+    assert b"\nglobal_step200\n" not in done.out

@@ -14,6 +14,7 @@ from spotwarp.config import Config
 from spotwarp.errors import CorruptObject, SnapshotMissing, UsageError
 from spotwarp.execution import lock
 from spotwarp.execution.leftovers import refuse_leftovers
+from spotwarp.execution.pointers import mend_pointers
 from spotwarp.execution.restoring import Restorer, Say, copies_said, progress_said
 from spotwarp.execution.workspace import VERB_HINT, Choice, Difference, decide, origin_of
 from spotwarp.persistence import staging as stage
@@ -56,6 +57,8 @@ def restore_run(
             restorer.recover()
             report = _restore_here(restorer, workspace, repository, log, head, snapshot, paths, force=force)
         place = workspace
+    if not paths:
+        mend_pointers(Path(place), snapshot.n, say)
     return {
         "snapshot": snapshot.n,
         "to": str(place),

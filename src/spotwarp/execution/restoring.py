@@ -19,6 +19,7 @@ from spotwarp.execution import localstate
 from spotwarp.execution.judging import blocking
 from spotwarp.execution.localstate import Origin, Restoring, runtime
 from spotwarp.execution.mending import Place, mend
+from spotwarp.execution.pointers import mend_pointers
 from spotwarp.execution.secrets import withheld
 from spotwarp.execution.workspace import (
     Choice,
@@ -188,6 +189,7 @@ class Restorer:
             renamed.append(shown(one.path))
             self._say(f"set aside {shown(one.path)} as {target.name}: {one.reason}")
         number = origin_of(self._root, self._repository, self._log) or 0
+        renamed += mend_pointers(self._root, number, self._say)
         place = Place(self._root, self._config.exclude, self._repository.store)
         base = manifest_at(self._repository, self._log, number) if number else None
         return renamed + mend(place, base, number, settle_s=self._config.settle_s, clock=self._clock, say=self._say)

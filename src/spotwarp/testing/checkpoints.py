@@ -7,6 +7,7 @@ share a mistake. Small, deterministic, without torch or numpy.
 from __future__ import annotations
 
 import json
+import pickle
 import struct
 import zlib
 from collections.abc import Mapping
@@ -25,12 +26,13 @@ def safetensors_file(tensors: Mapping[str, bytes]) -> bytes:
     return struct.pack("<Q", len(text)) + text + b"".join(tensors.values())
 
 
-def torch_file(content: bytes, *, crc: bool = True) -> bytes:
+def torch_file(content: bytes, *, crc: bool = True, dumped: bytes = b"\x80\x02}q\x00.") -> bytes:
     """A file as `torch.save` lays it out: stored records on 64-byte boundaries, descriptors behind them, zip64 ends.
 
-    Without `crc` as torch writes it when told not to compute any: all zero.
+    `dumped` is the object in it; nothing has to refer to `content`. Without `crc` as torch writes it when told not to
+    compute any: all zero.
     """
-    records = {"data.pkl": b"\x80\x02}q\x00.", "byteorder": b"little", "data/0": content, "version": b"3\n"}
+    records = {"data.pkl": dumped, "byteorder": b"little", "data/0": content, "version": b"3\n"}
     body, directory = bytearray(), bytearray()
     for leaf, data in records.items():
         name = b"archive/" + leaf.encode()
@@ -81,6 +83,17 @@ def huggingface_files(
     state = {"global_step": step, "max_steps": 2 * step, "log_history": history}
     files["trainer_state.json"] = json.dumps(state).encode()
     return files
+
+
+def deepspeed_files(step: int, *, ranks: int = 2, slices: int = 1) -> dict[str, bytes]:
+    """The files of DeepSpeed's tag `global_step<step>`, in the order in which they are written, with `latest` last."""
+    says = pickle.dumps({"module": {}, "dp_world_size": ranks, "mp_world_size": slices}, protocol=2)
+    tag = f"global_step{step}"
+    files = {f"{tag}/mp_rank_{at:02}_model_states.pt": torch_file(b"w" * 64, dumped=says) for at in range(slices)}
+    for at in range(slices):
+        for rank in range(ranks):
+            files[f"{tag}/zero_pp_rank_{rank}_mp_rank_{at:02}_optim_states.pt"] = torch_file(b"m" * 64)
+    return files | {"zero_to_fp32.py": b"# weights for one process", "latest": tag.encode()}
 
 
 def write_files(directory: Path, files: Mapping[str, bytes]) -> Path:

@@ -115,9 +115,9 @@ def test_a_state_that_is_no_json_is_torn(tmp_path: Path, state: bytes) -> None:
     assert "no JSON" in judged(tmp_path, SETS["full"] | {"trainer_state.json": state}).reason
 
 
-def test_the_number_in_the_name_may_differ_from_the_state(tmp_path: Path) -> None:
+def test_the_number_in_the_name_must_be_the_states(tmp_path: Path) -> None:
     found = judged(tmp_path, SETS["full"] | {"trainer_state.json": b'{"global_step": 7}'})
-    assert (found.cls, found.step) == (RESUMABLE, 8)
+    assert (found.cls, found.step, found.reason) == (TORN, 8, "trainer_state.json is of step 7, not 8")
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ class TestWeights:
         files = without(SETS["full"], "model.safetensors") | {"pytorch_model.bin": torch_file(b"w" * 99)}
         assert judged(tmp_path, files).cls is RESUMABLE
         files = without(SETS["adapter"], "adapter_model.safetensors") | {"adapter_model.bin": torch_file(b"w" * 99)}
-        assert judge(write_files(tmp_path / "a" / "checkpoint-1", files).parent, b"checkpoint-1").cls is RESUMABLE
+        assert judge(write_files(tmp_path / "a" / "checkpoint-8", files).parent, b"checkpoint-8").cls is RESUMABLE
 
     def test_adapters_may_lie_in_folders_of_their_own_each_with_its_configuration(self, tmp_path: Path) -> None:
         moved = {f"policy/{name}" if "adapter" in name else name: data for name, data in SETS["adapter"].items()}

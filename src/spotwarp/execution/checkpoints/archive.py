@@ -61,6 +61,18 @@ def check_archive(source: Source, *, prove: bool = False) -> bool:
     return proven
 
 
+def record(source: Source, leaf: bytes) -> bytes:
+    """The content of the record with this last part in its name, of a whole archive.
+
+    Empty when there is none, or when it is compressed or larger than `MAX_DIRECTORY`. Raises `Unsound`.
+    """
+    count, start, length = _directory(source)
+    for one in _records(source, source.read(start, min(length, MAX_DIRECTORY)), count):
+        if one.name.rpartition(b"/")[2] == leaf and one.method == 0 and one.stored <= MAX_DIRECTORY:
+            return source.read(_data_start(source, one, start), one.stored)
+    return b""
+
+
 def _directory(source: Source) -> tuple[int, int, int]:
     """Number of records, start and length of the central directory."""
     tail = source.read(max(0, source.size - _END.size - _M16), min(source.size, _END.size + _M16))

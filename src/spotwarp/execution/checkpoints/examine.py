@@ -11,15 +11,22 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from spotwarp.execution.checkpoints.archive import check_archive
+from spotwarp.execution.checkpoints.archive import check_archive, record
 from spotwarp.execution.checkpoints.members import Member, Source, Unsound, opened, show
-from spotwarp.execution.checkpoints.pickles import LEGACY_MAGIC, check_legacy, check_pickle, distributed_sizes
+from spotwarp.execution.checkpoints.pickles import (
+    LEGACY_MAGIC,
+    check_legacy,
+    check_pickle,
+    counts_in,
+    distributed_sizes,
+)
 from spotwarp.execution.checkpoints.safetensors import tensors
 
 STATE = "trainer_state.json"
 INDEXES = (".safetensors.index.json", ".bin.index.json")
 MAX_JSON = 256_000_000
 _FULLY_PARSED = 16_000_000
+_WORLD = frozenset({"dp_world_size", "mp_world_size"})
 _TORCH_SURE = re.compile(
     r"(?:pytorch_model.*|adapter_model|optimizer|training_args)\.bin|(?:optimizer|scheduler|scaler)\.pt"
     r"|optimizer\.pt_.*|rank\d+-of-\d+-optimizer\.pt|rng_state(?:_\d+)?\.pth|.*_(?:model|optim)_states\.pt"
@@ -42,7 +49,11 @@ class Facts:
     """The trainer's state and the indexes, parsed."""
     distributed: dict[str, dict[str, int]] = field(default_factory=dict)
     """Per `.metadata` file, the least size in bytes of each data file beside it."""
+    optimizers: set[str] = field(default_factory=set)
+    """The `.metadata` files that speak of an optimizer's state."""
     sizes: dict[str, int] = field(default_factory=dict)
+    worlds: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Per DeepSpeed file of model states, how many ranks it says there were (`dp_world_size`, `mp_world_size`)."""
     texts: dict[str, str] = field(default_factory=dict)
     """DeepSpeed's `latest` pointers."""
     faults: list[str] = field(default_factory=list)
@@ -79,6 +90,8 @@ def _reader(name: str) -> Callable[[Facts, Source], None] | None:
         return _read_distributed
     if _JSON.fullmatch(leaf):
         return _read_json
+    if leaf.endswith("_model_states.pt"):
+        return _read_model_states
     if _TORCH_SURE.fullmatch(leaf):
         return _read_torch
     return _read_maybe_torch if _TORCH_MAYBE.fullmatch(leaf) else None
@@ -93,7 +106,9 @@ def _read_document(facts: Facts, source: Source) -> None:
 
 
 def _read_metadata(facts: Facts, source: Source) -> None:
-    facts.distributed[source.name] = distributed_sizes(source)
+    facts.distributed[source.name], optimizer = distributed_sizes(source)
+    if optimizer:
+        facts.optimizers.add(source.name)
 
 
 def _read_pointer(facts: Facts, source: Source) -> None:
@@ -128,6 +143,12 @@ def _read_torch(_: Facts, source: Source) -> None:
         raise Unsound(f"{show(source.name)} is empty" if not source.size else f"{show(source.name)} starts with zeros")
     else:
         raise Unsound(f"{show(source.name)} is no torch file")
+
+
+def _read_model_states(facts: Facts, source: Source) -> None:
+    _read_torch(facts, source)
+    if source.read(0, min(source.size, 2)) == b"PK":
+        facts.worlds[source.name] = counts_in(record(source, b"data.pkl"), _WORLD, source.name)
 
 
 def _read_maybe_torch(facts: Facts, source: Source) -> None:

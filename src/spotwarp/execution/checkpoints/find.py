@@ -1,7 +1,8 @@
 """Which directories of a workspace are checkpoints, by name alone.
 
-Owns the grammar `checkpoint-<digits>`. Opens no file, follows no link: a link, a file, a staging directory or a
-directory that was set aside is a decoy, whatever its name resembles.
+Owns the grammar: `checkpoint-<digits>` of the Hugging Face trainer, `global_step<digits>` of DeepSpeed, and any
+directory with `.distcp` files in it, which PyTorch's distributed checkpoints have. Opens no file, follows no link: a
+link, a file, a staging directory or a directory that was set aside is a decoy, whatever its name resembles.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-_CHECKPOINT = re.compile(rb"checkpoint-([0-9]{1,18})")  # so that every step fits in 64 bits
-_LOOKALIKE = re.compile(rb"(?:tmp-)?checkpoint-.*", re.DOTALL)
+_CHECKPOINT = re.compile(rb"(?:checkpoint-|global_step)([0-9]{1,18})")  # so that every step fits in 64 bits
+_NUMBERED = re.compile(rb".*?([0-9]{1,18})", re.DOTALL)
+_NOT_YET = re.compile(rb"(?:tmp-)?checkpoint-[0-9]+.*|.*\.torn-[0-9]+(?:-[0-9]+)?", re.DOTALL)
+"""Being filled, or set aside: what lies in it is no checkpoint by itself."""
+_LOOKALIKE = re.compile(rb"(?:tmp-)?checkpoint-.*|global_step[0-9]+", re.DOTALL)
 _OWN = b".spotwarp"
-_CONFIG, _WEIGHTS, _ADAPTER = 1, 2, 4
+_CONFIG, _WEIGHTS, _ADAPTER, _PIECE = 1, 2, 4, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,12 @@ class Survey:
 def step_of(path: bytes) -> int | None:
     """The step in a checkpoint directory's name, or None if it is not such a name."""
     match = _CHECKPOINT.fullmatch(posixpath.basename(path))
+    return int(match[1]) if match else None
+
+
+def trailing_step(path: bytes) -> int | None:
+    """The number at the end of a directory's name, if there is one."""
+    match = _NUMBERED.fullmatch(posixpath.basename(path))
     return int(match[1]) if match else None
 
 
@@ -61,8 +71,11 @@ def survey(entries: Iterable[tuple[bytes, bool]]) -> Survey:
             checkpoints.append(path)
         else:
             decoys.append(path)
-    found = sorted(path for path, signs in models.items() if signs & _ADAPTER or signs == _CONFIG | _WEIGHTS)
-    return Survey(tuple(sorted(checkpoints)), tuple(found), tuple(sorted(decoys)))
+    spread = {p for p, signs in models.items() if p and signs & _PIECE and not _unfinished(p)}
+    found = sorted(p for p, signs in models.items() if signs & _ADAPTER or signs & ~_PIECE == _CONFIG | _WEIGHTS)
+    return Survey(
+        tuple(sorted({*checkpoints, *spread})), tuple(p for p in found if p not in spread), tuple(sorted(decoys))
+    )
 
 
 def walk(root: Path) -> Iterator[tuple[bytes, bool]]:
@@ -87,7 +100,13 @@ def _model_sign(name: bytes) -> int:
         return _ADAPTER
     if name == b"config.json":
         return _CONFIG
+    if name.endswith(b".distcp"):
+        return _PIECE
     return _WEIGHTS if name.endswith(b".safetensors") else 0
+
+
+def _unfinished(path: bytes) -> bool:
+    return any(_NOT_YET.fullmatch(part) for part in path.split(b"/"))
 
 
 def _belongs_elsewhere(parent: bytes, path: bytes) -> bool:

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass
 
 from spotwarp.execution.checkpoints.checkpoint import CheckpointClass
+from spotwarp.execution.checkpoints.deepspeed import tag_faults
+from spotwarp.execution.checkpoints.distributed import spread_faults
 from spotwarp.execution.checkpoints.examine import INDEXES, STATE, Facts
 from spotwarp.execution.checkpoints.members import show
+from spotwarp.execution.checkpoints.verdict import Verdict, gaps, join
 
 FRAMEWORK = "huggingface"
 INCOMPLETE = "checkpoint-is-incomplete.txt"
@@ -24,7 +26,6 @@ _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _ADAPTERS = ("adapter_model.safetensors", "adapter_model.bin")
 _RNG = re.compile(r"rng_state_(\d+)\.pth")
 _XLA = re.compile(r"rank(\d+)-of-(\d+)-optimizer\.pt")
-_ZERO = re.compile(r"([^/]+)/.*zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt")
 _PIECE = re.compile(r"[^/]+/__(\d+)_\d+\.distcp|[^/]+/.*zero_pp_rank_(\d+)_mp_rank_\d+_optim_states\.pt")
 _SHARD = re.compile(r"(model|pytorch_model)-(\d+)-of-(\d+)\.(safetensors|bin)")
 _OURS = re.compile(
@@ -40,18 +41,8 @@ _OURS = re.compile(
 """Every name that this trainer writes into a checkpoint; another name is another trainer's, or a user's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The class of a set, why it is not better, and what its state says."""
-
-    cls: CheckpointClass
-    reason: str = ""
-    loss: float | None = None
-    world_size: int | None = None
-
-
-def classify(facts: Facts, *, world_size: int | None = None) -> Verdict:
-    """Judge a `checkpoint-<step>` directory; `world_size` is the number of ranks it must have, if that is known."""
+def classify(facts: Facts, *, step: int, world_size: int | None = None) -> Verdict:
+    """Judge the directory `checkpoint-<step>`; `world_size` is the number of ranks it must have, if that is known."""
     if not facts.names:
         return Verdict(CheckpointClass.TORN, "the directory is empty")
     state = facts.documents.get(STATE)
@@ -68,21 +59,21 @@ def classify(facts: Facts, *, world_size: int | None = None) -> Verdict:
     }
     loss, count = _last_loss(state), len(ranks) or (1 if "rng_state.pth" in facts.names else None)
     if not faults and not any(saved.values()) and "scaler.pt" not in facts.names:
-        faults = _state_faults(state) if STATE in facts.names else []
+        faults = _state_faults(state, step) if STATE in facts.names else []
         cls = CheckpointClass.TORN if faults else CheckpointClass.WEIGHTS_ONLY
-        return Verdict(cls, _join(faults) or "weights only: nothing to resume the optimizer from", loss, count)
+        return Verdict(cls, join(faults) or "weights only: nothing to resume the optimizer from", loss, count)
     missing = " and ".join(what for what, there in saved.items() if not there)
     if missing:
         faults.append(f"it lacks {missing}")
     if STATE not in facts.names:
         faults.append(f"{STATE}, which is written last, is missing")
     elif STATE in facts.documents:
-        faults += _state_faults(state)
+        faults += _state_faults(state, step)
     faults += _rank_faults(facts, ranks, _expected_ranks(state) if world_size is None else world_size, count)
     if faults and foreign and not damaged:
         # What it lacks for this trainer proves nothing if it is another's.
         return Verdict(CheckpointClass.UNKNOWN, f"of a layout that is not known here ({show(foreign[0])})", loss, count)
-    return Verdict(CheckpointClass.TORN if faults else CheckpointClass.RESUMABLE, _join(faults), loss, count)
+    return Verdict(CheckpointClass.TORN if faults else CheckpointClass.RESUMABLE, join(faults), loss, count)
 
 
 def classify_model(facts: Facts) -> Verdict:
@@ -91,7 +82,7 @@ def classify_model(facts: Facts) -> Verdict:
     if not (_has_weights(facts) or any(facts.tensors.values())):
         faults.append("it has no weights")
     if faults:
-        return Verdict(CheckpointClass.TORN, _join(faults))
+        return Verdict(CheckpointClass.TORN, join(faults))
     return Verdict(CheckpointClass.WEIGHTS_ONLY, "a model without a step: nothing to resume from")
 
 
@@ -109,7 +100,7 @@ def _weight_faults(facts: Facts) -> list[str]:
     for name in [*adapters, *_WEIGHTS]:
         if facts.tensors.get(name) == frozenset():
             faults.append(f"{show(name)} holds no tensors")
-    return faults + [fault for name in _folders(facts, _FSDP) for fault in _spread(facts, name)]
+    return faults + [fault for name in _folders(facts, _FSDP) for fault in spread_faults(facts, f"{name}/")]
 
 
 def _has_weights(facts: Facts) -> bool:
@@ -135,44 +126,22 @@ def _index_faults(facts: Facts, name: str) -> list[str]:
 
 
 def _optimizer_faults(facts: Facts) -> list[str]:
-    faults = [fault for name in _folders(facts, _OPTIMIZER) for fault in _spread(facts, name)]
+    faults = [fault for name in _folders(facts, _OPTIMIZER) for fault in spread_faults(facts, f"{name}/")]
     xla = [match for name in facts.names if (match := _XLA.fullmatch(name))]
     for total in sorted({int(match[2]) for match in xla}):
         there = {int(match[1]) for match in xla if int(match[2]) == total}
-        faults += [f"the optimizer of rank {rank} is missing" for rank in _gaps(there, total)[:1]]
+        faults += [f"the optimizer of rank {rank} is missing" for rank in gaps(there, total)[:1]]
     for folder in _folders(facts, _DEEPSPEED):
         faults += _deepspeed_faults(facts, folder)
     return faults
 
 
 def _deepspeed_faults(facts: Facts, folder: str) -> list[str]:
-    faults = []
-    inside = [name for name in facts.names if name.startswith(f"{folder}/")]
-    if not any(name.endswith("_model_states.pt") for name in inside):
-        faults.append(f"{show(folder)}/ has no model states")
-    pairs = {(int(m[2]), int(m[3])) for name in inside if (m := _ZERO.fullmatch(name))}
-    for shard in sorted({shard for _, shard in pairs}):
-        there = {rank for rank, of in pairs if of == shard}
-        faults += [f"{show(folder)}/ lacks the optimizer of rank {rank}" for rank in _gaps(there, max(there) + 1)[:1]]
+    faults = tag_faults([n for n in facts.names if n.startswith(f"{folder}/")], facts.worlds, f"{show(folder)}/")
     if "latest" not in facts.names:
         faults.append(f"latest, which is written after {show(folder)}/, is missing")
     elif facts.texts.get("latest") not in _folders(facts, _DEEPSPEED):
         faults.append(f"latest names {show(facts.texts.get('latest', ''))}, which is not there")
-    return faults
-
-
-def _spread(facts: Facts, folder: str) -> list[str]:
-    """Why a distributed checkpoint in `folder` is not whole."""
-    metadata = f"{folder}/.metadata"
-    if metadata not in facts.names:
-        return [f"{show(metadata)}, which is written last, is missing"]
-    faults = []
-    for leaf, size in sorted(facts.distributed.get(metadata, {}).items()):
-        name = f"{folder}/{leaf}"
-        if name not in facts.names:
-            faults.append(f"{show(name)} is missing")
-        elif facts.sizes[name] < size:
-            faults.append(f"{show(name)} is cut short: {facts.sizes[name]} of {size} bytes")
     return faults
 
 
@@ -191,9 +160,8 @@ def _ranks(facts: Facts) -> set[int]:
 
 
 def _rank_faults(facts: Facts, ranks: set[int], expected: int | None, count: int | None) -> list[str]:
-    gaps = _gaps(ranks, max(ranks, default=-1) + 1)
-    if gaps:
-        return [f"rng_state_{gaps[0]}.pth is missing"]
+    if absent := gaps(ranks, max(ranks, default=-1) + 1):
+        return [f"rng_state_{absent[0]}.pth is missing"]
     if count is not None and expected is not None and count != expected:
         return [f"it has the random state of {count} of {expected} ranks"]
     # Who wrote a piece of the shared state is a rank; not every rank needs to have written one.
@@ -203,14 +171,12 @@ def _rank_faults(facts: Facts, ranks: set[int], expected: int | None, count: int
     return []
 
 
-def _gaps(there: set[int], total: int) -> list[int]:
-    # Only the first absent rank is of interest; `total` comes out of a file name and may be anything.
-    return [rank for rank in range(min(total, len(there) + 1)) if rank not in there][:1]
-
-
-def _state_faults(state: object) -> list[str]:
-    step = state.get("global_step") if isinstance(state, dict) else None
-    return [] if type(step) is int and step >= 0 else [f"{STATE} has no step"]
+def _state_faults(state: object, step: int) -> list[str]:
+    inner = state.get("global_step") if isinstance(state, dict) else None
+    if type(inner) is not int or inner < 0:
+        return [f"{STATE} has no step"]
+    # The trainer names the directory after this very number.
+    return [] if inner == step else [f"{STATE} is of step {inner}, not {step}"]
 
 
 def _expected_ranks(state: object) -> int | None:
@@ -226,8 +192,3 @@ def _last_loss(state: object) -> float | None:
         if type(loss) is int or isinstance(loss, float):
             return float(loss) if abs(loss) <= sys.float_info.max else None
     return None
-
-
-def _join(faults: list[str]) -> str:
-    more = len(faults) - 3
-    return "; ".join(faults[:3]) + (f"; and {more} more" if more > 0 else "")

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import io
 import pickletools
+import re
 import struct
 from collections.abc import Iterator
+from itertools import pairwise
 
 from spotwarp.execution.checkpoints.members import Source, Unsound, show
 
@@ -22,6 +24,7 @@ _ITEM_BYTES = {
     **dict.fromkeys(("Double", "Long", "ComplexFloat"), 8),
     "ComplexDouble": 16,
 }
+_OPTIMIZER = re.compile(r"(?:.*[._/])?optim(?:izer|izers)?(?:_states?)?[._/]", re.IGNORECASE)
 _KEEPS = {"MEMOIZE", "BINPUT", "LONG_BINPUT", "PUT"}
 _RECALLS = {"BINGET", "LONG_BINGET", "GET"}
 _Atom = str | int
@@ -49,8 +52,10 @@ def check_pickle(source: Source) -> None:
         list(text.atoms())
 
 
-def distributed_sizes(source: Source) -> dict[str, int]:
+def distributed_sizes(source: Source) -> tuple[dict[str, int], bool]:
     """From the `.metadata` of a distributed checkpoint: how many bytes each data file beside it has at least.
+
+    And whether there is the state of an optimizer in it.
 
     Raises `Unsound` if it cannot be read to its end or names no data file.
     """
@@ -67,7 +72,15 @@ def distributed_sizes(source: Source) -> dict[str, int]:
                 raise Unsound(f"{show(source.name)} describes {show(name)} in a way not known here")
     if not sizes:
         raise Unsound(f"{show(source.name)} names no data file")
-    return sizes
+    return sizes, any(isinstance(atom, str) and _OPTIMIZER.match(atom) for atom in atoms)
+
+
+def counts_in(pickle: bytes, keys: frozenset[str], name: str) -> dict[str, int]:
+    """The whole numbers that stand behind `keys` in a pickle, by key. Raises `Unsound` if it cannot be read."""
+    atoms = list(_atoms(io.BytesIO(pickle), name))
+    return {
+        key: value for key, value in pairwise(atoms) if isinstance(key, str) and key in keys and isinstance(value, int)
+    }
 
 
 class _Window:
@@ -83,18 +96,22 @@ class _Window:
 
     def atoms(self) -> Iterator[_Atom]:
         """The strings, whole numbers and global names that the next pickle pushes, in order."""
-        memo: dict[int, _Atom | None] = {}
-        last: _Atom | None = None
-        try:
-            for opcode, argument, _ in pickletools.genops(self._bytes):
-                if opcode.name in _KEEPS:
-                    memo[len(memo) if argument is None else int(argument)] = last
-                    continue
-                last = memo.get(int(argument or 0)) if opcode.name in _RECALLS else _atom(argument)
-                if last is not None:
-                    yield last
-        except (ValueError, LookupError, OverflowError, struct.error) as error:
-            raise Unsound(f"{show(self._source.name)} is cut short or damaged inside a pickle") from error
+        return _atoms(self._bytes, self._source.name)
+
+
+def _atoms(data: io.BytesIO, name: str) -> Iterator[_Atom]:
+    memo: dict[int, _Atom | None] = {}
+    last: _Atom | None = None
+    try:
+        for opcode, argument, _ in pickletools.genops(data):
+            if opcode.name in _KEEPS:
+                memo[len(memo) if argument is None else int(argument)] = last
+                continue
+            last = memo.get(int(argument or 0)) if opcode.name in _RECALLS else _atom(argument)
+            if last is not None:
+                yield last
+    except (ValueError, LookupError, OverflowError, struct.error) as error:
+        raise Unsound(f"{show(name)} is cut short or damaged inside a pickle") from error
 
 
 def _atom(argument: object) -> _Atom | None:

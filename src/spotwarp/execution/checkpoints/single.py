@@ -19,7 +19,7 @@ from spotwarp.execution.checkpoints.pickles import LEGACY_MAGIC, check_legacy
 from spotwarp.execution.checkpoints.safetensors import MAX_HEADER, tensors
 
 _NAME = re.compile(rb".*\.(?:ckpt|pt|pth|bin|safetensors)", re.DOTALL)
-_ELSEWHERE = re.compile(rb"(?:tmp-)?checkpoint-.*|\.spotwarp", re.DOTALL)
+_ELSEWHERE = re.compile(rb"(?:tmp-)?checkpoint-.*|global_step[0-9]+.*|\.spotwarp", re.DOTALL)
 _HEAD = 4096
 PK = b"PK\3\4"
 
