@@ -125,6 +125,20 @@ def save(path: Path, value: msgspec.Struct) -> None:
         ) from error
 
 
+def overwrite(path: Path, value: msgspec.Struct) -> bool:
+    """Write `value` over what is in `path`, which needs no room on a full disk; False when that is not possible.
+
+    Not atomic: a death in the middle leaves a damaged file, so only for what may be lost.
+    """
+    try:
+        with path.open("r+b") as file:
+            file.write(msgspec.json.encode(value))
+            file.truncate()
+    except OSError:
+        return False
+    return True
+
+
 def remove(path: Path) -> None:
     """Remove `path` durably; absent is fine."""
     with contextlib.suppress(FileNotFoundError):

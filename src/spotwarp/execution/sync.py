@@ -365,6 +365,8 @@ class Syncer:
         try:
             localstate.save(path, origin)
         except WorkspaceFault as fault:
+            if localstate.overwrite(path, origin):
+                return
             if not self._told_fault:
                 self._say(f"{fault.message}; storing goes on")
             self._told_fault = True

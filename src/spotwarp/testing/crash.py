@@ -1,4 +1,4 @@
-"""Sudden death, at a chosen call, cheaply and hundreds of times.
+"""Sudden death, at a chosen call, cheaply and hundreds of times; and a disk that is full from a chosen call on.
 
 `Forks` is a warm process that forks a child for each job, a function of a module. In the child `at_store_call` and
 `at_file_call` arrange its death; nothing is unwound, flushed or joined, threads die where they are. Patches the product
@@ -8,6 +8,7 @@ from outside and only in children that end with the job. Must never be imported 
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import io
 import itertools
@@ -131,6 +132,55 @@ def at_file_call(number: int, *, after: bool) -> Iterator[int]:
         if hasattr(module, "sync_filesystem"):
             vars(module)["sync_filesystem"] = deadly(vars(module)["sync_filesystem"], lambda *_: True)
     return count
+
+
+def full_from(number: int, root: Path) -> Iterator[int]:
+    """Let the disk be full at the call `number` (from 1) that takes room below `root` from Python, and ever after.
+
+    Returns the counter, as `at_file_call` does. What gives room back, or writes over what is there, still works.
+    """
+    count = itertools.count(1)
+    lock = threading.Lock()
+    below = os.path.realpath(root) + os.sep
+
+    def limited(original: Callable[..., Any], at: int, takes: Callable[..., bool]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            directory = options.get("dst_dir_fd", options.get("dir_fd"))
+            if takes(*arguments, **options) and _place(arguments[at], directory).startswith(below):
+                with lock:
+                    full = next(count) >= number > 0
+                if full:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), arguments[at])
+            return original(*arguments, **options)
+
+        return call
+
+    for name in ("mkdir", "write", "pwrite", "fsync", "ftruncate"):
+        setattr(os, name, limited(getattr(os, name), 0, _always))
+    for name in ("rename", "replace", "link", "symlink"):
+        setattr(os, name, limited(getattr(os, name), 1, _always))
+    vars(os)["open"] = limited(os.open, 0, _creates)
+    vars(io)["open"] = limited(io.open, 0, _writes_anew)
+    return count
+
+
+def _place(target: Any, directory: int | None) -> str:
+    if isinstance(target, int):
+        return os.path.realpath(f"/proc/self/fd/{target}")
+    name = os.fsdecode(target)
+    return os.path.realpath(name if directory is None else f"/proc/self/fd/{directory}/{name}")
+
+
+def _always(*_: Any, **__: Any) -> bool:
+    return True
+
+
+def _creates(_: Any, flags: int, *__: Any, **___: Any) -> bool:
+    return bool(flags & os.O_CREAT)
+
+
+def _writes_anew(_: Any, mode: str = "r", *__: Any, **options: Any) -> bool:
+    return any(letter in options.get("mode", mode) for letter in "wax")
 
 
 # ---- children ------------------------------------------------------------------------------------------------------

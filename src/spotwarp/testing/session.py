@@ -137,10 +137,14 @@ def spotwarp(directory: str, lines: list[list[str]], env: dict[str, str]) -> lis
 def dying(directory: str, line: list[str], at: int, after: bool, calls: str) -> list[int]:
     """One verb, which dies at the call `at` to the store or the file system; its exit code and how many calls it made.
 
-    `calls` is `store` or `files`.
+    `calls` is `store` or `files`; or `room`: then the disk is full from that call on, and nobody dies.
     """
     os.environ.update(SETTINGS)
     os.chdir(directory)
+    if calls == "room":
+        counter = crash.full_from(at, Path(directory))
+        code = main(line)
+        return [code, next(counter) - 1]
     if calls == "files":
         counter = crash.at_file_call(at, after=after)
         code = main(line)
