@@ -19,7 +19,9 @@ TRAINING := .venv/.have-training-$(call digest,requirements/dev.txt requirements
 SERVERS := .venv/.have-servers-$(call digest,requirements/dev.txt requirements/npm/package-lock.json)
 BENCH := .venv/.have-bench-$(call digest,requirements/bench.txt)
 
+# For the deep tests only: Slurm, and a real Ceph gateway.
 SLURM := munge slurmctld slurmd slurm-client
+CEPH := radosgw ceph-mon ceph-osd ceph-mgr ceph-common
 
 # Two test workers on few cores: libraries must not start threads of their own, and nothing may look for a network.
 QUIET := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
@@ -45,9 +47,10 @@ test-fast: $(DEV) $(SERVERS)  ## the tests that need no training stack and littl
 
 .PHONY: test-deep
 test-deep: $(DEV) $(SERVERS) $(TRAINING)  ## the tests that need root or minutes (under 45 minutes)
-	@{ command -v slurmctld && command -v slurmd && command -v munged && command -v srun; } >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get -qq update && \
-	  DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $(SLURM) >/dev/null; } || \
-	  { echo 'Slurm is needed: apt-get install $(SLURM)' >&2; exit 1; }
+	@(for p in slurmctld slurmd munged srun radosgw ceph-mon ceph-osd ceph-mgr ceph; do \
+	  command -v $$p >/dev/null || exit 1; done) || { [ "$$(id -u)" = 0 ] && apt-get -qq update && \
+	  DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $(SLURM) $(CEPH) >/dev/null; } || \
+	  { echo 'Slurm and Ceph are needed: apt-get install $(SLURM) $(CEPH)' >&2; exit 1; }
 	$(PYTEST) -m deep $(ARGS) || { s=$$?; [ $$s -eq 5 ] || exit $$s; echo 'there is no deep test to run'; }
 
 .PHONY: lint

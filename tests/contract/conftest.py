@@ -11,12 +11,12 @@ from spotwarp.clock import SystemClock, SystemRng
 from spotwarp.persistence.store.api import Store
 from spotwarp.persistence.store.local import LocalStore
 from spotwarp.persistence.store.s3 import S3Store
-from spotwarp.testing.pytest_clouds import CLOUDS, azurite_server, cloud, find_cloud, gcs_server, proxy
+from spotwarp.testing.pytest_clouds import CLOUDS, azurite_server, ceph_cluster, cloud, find_cloud, gcs_server, proxy
 from spotwarp.testing.pytest_seaweed import BUCKET, s3_proxy, s3_url, seaweed_server
 from spotwarp.testing.seaweed import Seaweed
 from spotwarp.testing.stores import MemoryStore
 
-__all__ = ["azurite_server", "cloud", "gcs_server", "proxy", "s3_proxy", "s3_url", "seaweed_server"]
+__all__ = ["azurite_server", "ceph_cluster", "cloud", "gcs_server", "proxy", "s3_proxy", "s3_url", "seaweed_server"]
 
 CLOCK, RNG = SystemClock(), SystemRng()
 

@@ -72,6 +72,9 @@ def test_a_missing_bucket_is_said_by_every_verb(cloud: Cloud) -> None:
 
 
 def test_who_may_only_read_reads_and_is_denied_the_rest(cloud: Cloud) -> None:
+    if cloud.reader is None:
+        assert cloud.name == "ceph"
+        return
     cloud.store().put("a", b"1")
     reader = cloud.store(None, cloud.reader)
     assert reader.get("a") == b"1"
@@ -124,7 +127,7 @@ ANSWERS: dict[str, list[tuple[int, str, type[StoreError]]]] = {
         (409, "OperationAborted", StoreConflict),
         (507, "QuotaExceeded", StoreFull),
     ],
-    "gcs": [
+    "gs": [
         (400, "BadDigest", StoreUnavailable),
         (400, "InvalidArgument", StoreError),
         (401, "AuthenticationRequired", StoreDenied),
@@ -135,7 +138,7 @@ ANSWERS: dict[str, list[tuple[int, str, type[StoreError]]]] = {
         (408, "RequestTimeout", StoreUnavailable),
         (409, "Conflict", StoreConflict),
     ],
-    "azure": [
+    "az": [
         (400, "Md5Mismatch", StoreUnavailable),
         (400, "InvalidHeaderValue", StoreError),
         (401, "NoAuthenticationInformation", StoreDenied),
@@ -161,7 +164,7 @@ EVERYWHERE: list[tuple[int, str, type[StoreError]]] = [
 
 def test_every_answer_has_its_error_whatever_the_verb(cloud: Cloud, proxy: FaultProxy) -> None:
     store = cloud.store(proxy.endpoint)
-    for status, code, error in ANSWERS[cloud.name] + EVERYWHERE:
+    for status, code, error in ANSWERS[cloud.scheme] + EVERYWHERE:
         proxy.rule(Rule(status=status, code=code))
         for number, verb in enumerate(every_verb(store)):
             with pytest.raises(StoreError) as caught:
@@ -242,8 +245,8 @@ def test_the_probe_ends_at_its_deadline_and_names_the_setting(cloud: Cloud, prox
     with pytest.raises(StoreUnavailable) as caught:
         probe(cloud.store(proxy.endpoint), clock=CLOCK, rng=RNG, deadline_s=1.0)
     assert CLOCK.monotonic() - start < 4
-    endpoint = {"s3": "AWS_ENDPOINT_URL", "gcs": "STORAGE_EMULATOR_HOST", "azure": "AZURE_STORAGE_ENDPOINT"}
-    assert endpoint[cloud.name] in (caught.value.hint or "")
+    endpoint = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST", "az": "AZURE_STORAGE_ENDPOINT"}
+    assert endpoint[cloud.scheme] in (caught.value.hint or "")
 
 
 def test_a_store_that_ignores_the_condition_is_refused(cloud: Cloud, proxy: FaultProxy) -> None:
@@ -256,7 +259,7 @@ def test_a_store_that_ignores_the_condition_is_refused(cloud: Cloud, proxy: Faul
 
 @pytest.mark.parametrize(("status", "code"), [(501, "NotImplemented"), (405, "MethodNotAllowed")])
 def test_a_store_that_refuses_the_condition_is_refused(cloud: Cloud, proxy: FaultProxy, status: int, code: str) -> None:
-    header = "x-goog-if-generation-match" if cloud.name == "gcs" else "if-none-match"
+    header = "x-goog-if-generation-match" if cloud.scheme == "gs" else "if-none-match"
     proxy.rule(Rule(verb="PUT", reject_header=header, status=status, code=code))
     result = probe(cloud.store(proxy.endpoint), clock=CLOCK, rng=RNG)
     assert result.create_if_absent == "unsupported"

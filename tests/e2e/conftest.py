@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spotwarp.testing.pytest_clouds import azurite_server, cloud, gcs_server, proxy
+from spotwarp.testing.pytest_clouds import azurite_server, ceph_cluster, cloud, gcs_server, proxy
 from spotwarp.testing.pytest_product import bucket, rent, ws
 from spotwarp.testing.pytest_seaweed import s3_proxy, s3_url, seaweed_server
 

@@ -15,6 +15,7 @@ from spotwarp.clock import SystemClock, SystemRng
 from spotwarp.persistence.store.api import Store
 from spotwarp.persistence.store.url import bare_store, parse_url
 from spotwarp.testing.azurite import Azurite
+from spotwarp.testing.ceph import Ceph
 from spotwarp.testing.gcs import READER as GCS_READER
 from spotwarp.testing.gcs import WRITER as GCS_WRITER
 from spotwarp.testing.gcs import GcsDouble
@@ -69,6 +70,20 @@ def s3_cloud(server: Seaweed, prefix: str) -> Cloud:
         secret=server.env()["AWS_SECRET_ACCESS_KEY"],
         setting="AWS_SECRET_ACCESS_KEY",
         reader={"AWS_ACCESS_KEY_ID": READER.access_key, "AWS_SECRET_ACCESS_KEY": READER.secret_key},
+    )
+
+
+def ceph_cloud(cluster: Ceph, prefix: str) -> Cloud:
+    """Ceph's gateway as S3; nobody there may only read."""
+    return Cloud(
+        name="ceph",
+        scheme="s3",
+        port=cluster.port,
+        prefix=prefix,
+        env_at=lambda endpoint: cluster.env(endpoint=endpoint),
+        wrong_key={"AWS_SECRET_ACCESS_KEY": "wrong"},
+        secret=cluster.env()["AWS_SECRET_ACCESS_KEY"],
+        setting="AWS_SECRET_ACCESS_KEY",
     )
 
 

@@ -12,11 +12,12 @@ import pytest
 
 from spotwarp.clock import SystemRng
 from spotwarp.testing.azurite import Azurite, azurite
-from spotwarp.testing.clouds import BUCKET, Cloud, azure_cloud, gcs_cloud, s3_cloud
+from spotwarp.testing.ceph import Ceph, ceph
+from spotwarp.testing.clouds import BUCKET, Cloud, azure_cloud, ceph_cloud, gcs_cloud, s3_cloud
 from spotwarp.testing.faultproxy import FaultProxy, fault_proxy
 from spotwarp.testing.gcs import GcsDouble, gcs_double
 
-CLOUDS = ("s3", "gcs", "azure")
+CLOUDS = ("s3", "gcs", "azure", pytest.param("ceph", marks=pytest.mark.deep))
 
 
 @pytest.fixture(scope="session")
@@ -33,6 +34,13 @@ def azurite_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Azurite
         yield server
 
 
+@pytest.fixture(scope="session")
+def ceph_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ceph]:
+    """A running Ceph gateway with the bucket `spotwarp`; needs root."""
+    with ceph(tmp_path_factory.mktemp("ceph"), buckets=(BUCKET,)) as cluster:
+        yield cluster
+
+
 def find_cloud(kind: str, request: pytest.FixtureRequest) -> Cloud:
     """The server of that kind, for this test."""
     prefix = SystemRng().token(8)
@@ -41,6 +49,8 @@ def find_cloud(kind: str, request: pytest.FixtureRequest) -> Cloud:
         return gcs_cloud(request.getfixturevalue("gcs_server"), prefix, keys)
     if kind == "azure":
         return azure_cloud(request.getfixturevalue("azurite_server"), prefix)
+    if kind == "ceph":
+        return ceph_cloud(request.getfixturevalue("ceph_cluster"), prefix)
     return s3_cloud(request.getfixturevalue("seaweed_server"), prefix)
 
 

@@ -109,7 +109,7 @@ class Seaweed:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
             host, path = f"127.0.0.1:{self.port}", f"/{name}"
-            connection.request("PUT", path, headers=_signed_headers("PUT", host, path, WRITER, self.clock))
+            connection.request("PUT", path, headers=signed_headers("PUT", host, path, WRITER, self.clock))
             reply = connection.getresponse()
             body = reply.read()
         finally:
@@ -201,7 +201,7 @@ def _identity(identity: S3Identity) -> dict[str, object]:
     }
 
 
-def _signed_headers(verb: str, host: str, path: str, identity: S3Identity, clock: Clock) -> dict[str, str]:
+def signed_headers(verb: str, host: str, path: str, identity: S3Identity, clock: Clock) -> dict[str, str]:
     """AWS signature version 4 of a request without query and body."""
     stamp = clock.wall().strftime("%Y%m%dT%H%M%SZ")
     empty = hashlib.sha256(b"").hexdigest()
