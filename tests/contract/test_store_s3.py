@@ -122,8 +122,9 @@ def test_an_untrusted_bundle_of_certificates_is_named(s3: Make, tmp_path: Path) 
     assert "AWS_CA_BUNDLE" in (caught.value.hint or "")
 
 
-def test_A24_no_newfangled_checksum_header_is_sent(s3: Make, s3_proxy: FaultProxy) -> None:
-    s3_proxy.rule(Rule(verb="PUT|POST", reject_header="x-amz-checksum-", status=501, code="NotImplemented"))
+@pytest.mark.parametrize(("status", "code"), [(501, "NotImplemented"), (401, "Unauthorized")])
+def test_A24_no_newfangled_checksum_header_is_sent(s3: Make, s3_proxy: FaultProxy, status: int, code: str) -> None:
+    s3_proxy.rule(Rule(verb="PUT|POST", reject_header="x-amz-checksum-", status=status, code=code))
     store = s3(endpoint=s3_proxy.endpoint)
     store.put("a", b"1")
     store.put_new("b", b"1")

@@ -9,6 +9,7 @@ from spotwarp.testing.pytest_seaweed import s3_proxy, s3_url, seaweed_server
 __all__ = [
     "azurite_server",
     "bucket",
+    "ceph_cluster",
     "cloud",
     "gcs_server",
     "proxy",

@@ -25,6 +25,7 @@ _SILENCE: Final[tuple[tuple[str, str, str | None], ...]] = (
     ("kind: Timeout", "it did not answer in time", None),
     ("kind: Connect", "it cannot be reached", None),
     ("response body", "the connection broke in the middle of its answer", None),
+    ("non-partial", "it gives the whole object where a part is asked for", "Is that an object store?"),
     ("invalid list response", "its listing cannot be read", None),
 )
 
