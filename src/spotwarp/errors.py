@@ -31,6 +31,8 @@
      │  ├ SecretMissing      125  a variable that `secrets` names is empty
      │  ├ OtherShape         125  not as many processes or GPUs as the checkpoint was written by
      │  ├ NoticeFault        125  a source of preemption notices gives no usable answer: training goes on
+     │  ├ NotRunning         10   no SpotWarp is at work in this workspace, on this machine
+     │  ├ PlatformUnsupported 19  this needs Linux
      │  ├ CommandNotFound    127
      │  └ CommandNotRunnable 126
      └ Interrupted           130
@@ -245,6 +247,20 @@ class OtherShape(ExecutionError):
 
 class NoticeFault(ExecutionError):
     """A source of preemption notices gives no usable answer. It never ends a run."""
+
+
+class NotRunning(ExecutionError):
+    """No SpotWarp is at work in this workspace, on this machine."""
+
+    exit_code = 10
+    usual_hint = "`spotwarp status` says who has the run."
+
+
+class PlatformUnsupported(ExecutionError):
+    """This system lacks what the verb stands on."""
+
+    exit_code = 19
+    usual_hint = "Commands run on Linux; status, snapshots, logs, check, prune and restore --to work elsewhere, too."
 
 
 class CommandNotFound(ExecutionError):

@@ -50,18 +50,22 @@ def status(
     """
     try:
         opened = enter(run_name, budget_s=STATUS_BUDGET_S)
-        seen = _with_local(_view(opened), opened)
+        local = _asked_here(opened)
+        seen = _with_local(_view(opened), local)
     except StoreError as error:
         return _local_status(error, as_json=as_json)
     failing = 1 if seen.errors or seen.lacking or (seen.state == "silent" and not seen.readonly) else 0
     parts = _parts(opened)
     if as_json:
-        render.facts({**asdict(seen), "downloadable": [{**asdict(p), "exclude": p.exclude} for p in parts]})
+        render.facts(
+            {**asdict(seen), "downloadable": [{**asdict(p), "exclude": p.exclude} for p in parts], "here": _here(local)}
+        )
         return failing
     rows = [
         *_loud(seen, opened),
         ("run", f"{seen.run}: {seen.state}" + (f", generation {seen.generation}" if seen.generation else "")),
         ("held by", f"{seen.holder}, since {seen.since}" if seen.holder else "nobody"),
+        *_at_work_here(local),
         ("heartbeat", f"{human_seconds(seen.beat_age_s)} ago" if seen.beat_age_s is not None else "none"),
         ("work at risk", _risk(seen.at_risk_s, seen.at_risk_bytes)),
         ("last snapshot", _when(seen.last_snapshot, seen.last_snapshot_age_s)),
@@ -115,26 +119,43 @@ def _seconds_since(wall: str, clock: Clock) -> float | None:
         return None
 
 
-def _with_local(seen: RunView, opened: Context) -> RunView:
-    """What the SpotWarp at work on this machine knows is fresher than its last heartbeat, which may not get through."""
+def _asked_here(opened: Context) -> dict[str, Any] | None:
+    """What the SpotWarp at work on this machine says; None when there is none."""
     from spotwarp.execution.control_socket import ask
 
-    known = ask(opened.workspace, {"verb": "status"}, timeout_s=5.0)
+    return ask(opened.workspace, {"verb": "status"}, timeout_s=5.0)
+
+
+def _with_local(seen: RunView, known: dict[str, Any] | None) -> RunView:
+    """What the SpotWarp at work on this machine knows is fresher than its last heartbeat, which may not get through."""
     if known is None or known.get("run") != seen.run or known.get("generation") != seen.generation:
         return seen
     return replace(
         seen,
         state=str(known["phase"]),
-        beat_age_s=seen.beat_age_s,
-        at_risk_s=known["at_risk_s"],
-        at_risk_bytes=known["at_risk_bytes"],
-        errors=str(known["error"] or ""),
-        errors_since=str(known["error_since"] or ""),
+        at_risk_s=known.get("at_risk_s", seen.at_risk_s),
+        at_risk_bytes=known.get("at_risk_bytes", seen.at_risk_bytes),
+        errors=str(known.get("error") or ""),
+        errors_since=str(known.get("error_since") or ""),
         stalled=bool(known.get("stalled")),
         lacking=str(known.get("lacking") or ""),
         notify_error=str(known.get("notify_error") or ""),
         notices=str(known.get("notices") or ""),
     )
+
+
+def _here(known: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The run at work in this workspace on this machine."""
+    kept = ("run", "generation", "phase", "pid", "since", "detached")
+    return {key: known.get(key) for key in kept} if known is not None else None
+
+
+def _at_work_here(known: dict[str, Any] | None) -> list[tuple[str, str]]:
+    here = _here(known)
+    if here is None:
+        return []
+    how = "in the background" if here["detached"] else "in a terminal or script"
+    return [("here", f"{here['phase']}, process {here['pid']}, {how}, since {here['since']}")]
 
 
 def _view(opened: Context) -> RunView:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -13,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from spotwarp.cli import render
-from spotwarp.cli.context import Context, enter
+from spotwarp.cli.background import started
+from spotwarp.cli.context import Context, enter, here
+from spotwarp.config import find_workspace
 from spotwarp.errors import SpotWarpError, UsageError
 
 if TYPE_CHECKING:
@@ -38,13 +41,14 @@ def failed(error: SpotWarpError, *, as_json: bool) -> int:
     def tell() -> None:
         render.failure(error, as_json=False)
         if as_json:
-            _write(facts)
+            write(facts)
 
     _unless_nobody_reads(tell)
     return code
 
 
-def _write(facts: dict[str, Any]) -> None:
+def write(facts: dict[str, Any]) -> None:
+    """One line of JSON on stderr: stdout is the command's."""
     with contextlib.suppress(OSError):
         sys.stderr.write(json.dumps(facts) + "\n")
 
@@ -79,6 +83,9 @@ def run(
         None, "--lease", help="Silence after which a holder is taken over (SPOTWARP_LEASE)."
     ),
     grace: str | None = typer.Option(None, "--grace", help="Time from SIGTERM to the machine's end (SPOTWARP_GRACE)."),
+    detach: bool = typer.Option(
+        False, "--detach", "-d", help="Go on in the background; returns when the command runs, or has failed to start."
+    ),
     as_json: bool = typer.Option(False, "--json", help="End with one line of JSON on stderr: what happened."),
 ) -> int:
     """Run a training command, keep its workspace stored, survive preemption, resume.
@@ -88,7 +95,8 @@ def run(
     recorded in the run.
 
     SIGTERM is a preemption: the command may save, everything is stored, exit 75; the same two commands continue on
-    another machine. Ctrl-C once: save, store, stop; twice: now. A closed terminal stops nothing.
+    another machine. Ctrl-C once: save, store, stop; twice: now. A closed terminal stops nothing; `spotwarp attach` is
+    the way back, `spotwarp stop` ends it.
 
     The command sees SPOTWARP_RUN_ID, SPOTWARP_GENERATION, SPOTWARP_RESUMED (0 or 1), SPOTWARP_LAST_CHECKPOINT, and
     SPOTWARP_NOTICE_FILE, which appears when the machine is about to go.
@@ -105,6 +113,8 @@ def run(
 
     spotwarp run
 
+    spotwarp run --detach --command 'python train.py'
+
     Exit codes: the command's own; 75 preempted and stored; 125 SpotWarp could not do its part; 126, 127 the command
     cannot be started; 130 stopped.
     """
@@ -112,6 +122,11 @@ def run(
         raise UsageError("--restore and --keep-local exclude each other")
     if command is not None and context.args:
         raise UsageError("give the command once: --command '…' or after --")
+    from spotwarp.execution.detached import reporter
+
+    report = reporter(os.environ)
+    if detach and report is None:
+        return started(find_workspace(here()), as_json=as_json)
     from spotwarp.execution.job import Choice, Wish
 
     opened = enter(run_name, interval=interval, lease=lease, grace=grace, allow_other_shape=other_shape or None)
@@ -119,11 +134,11 @@ def run(
     if extend:
         opened = _extended(opened, words, keep=run_name is None)
     choice = Choice.RESTORE if restore else Choice.KEEP if keep_local else Choice.ASK
-    wish = Wish(words, command is not None, resume_args, takeover, choice)
-    return _carried_out(opened, wish, as_json=as_json)
+    wish = Wish(words, command is not None, resume_args, takeover, choice, detached=report is not None)
+    return _carried_out(opened, wish, report or (lambda: None), as_json=as_json)
 
 
-def _carried_out(opened: Context, wish: Wish, *, as_json: bool) -> int:
+def _carried_out(opened: Context, wish: Wish, started: Callable[[], None], *, as_json: bool) -> int:
     from spotwarp.execution.job import run_job
     from spotwarp.execution.speaker import Speaker
 
@@ -139,11 +154,12 @@ def _carried_out(opened: Context, wish: Wish, *, as_json: bool) -> int:
             rng=opened.rng,
             say=speaker.say,
             ask=_ask if sys.stdin.isatty() and sys.stderr.isatty() else None,
+            started=started,
         )
     finally:
         speaker.flush(LAST_WORDS_S)
     if as_json:
-        _unless_nobody_reads(lambda: _write(outcome.facts()))
+        _unless_nobody_reads(lambda: write(outcome.facts()))
     return outcome.code
 
 

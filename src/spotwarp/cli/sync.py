@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import typer
 
-from spotwarp import errors
 from spotwarp.cli import render
+from spotwarp.cli.background import raised
 from spotwarp.cli.context import enter, here
 from spotwarp.config import find_workspace
 from spotwarp.configfile import add_exclude
-from spotwarp.errors import ExecutionError
 from spotwarp.model import human_bytes
 
 
@@ -51,8 +50,7 @@ def sync(
             rng=opened.rng, say=render.note,
         )  # fmt: skip
     if "error" in answer:
-        kind = getattr(errors, str(answer.get("code")), ExecutionError)
-        raise kind(str(answer["error"]), hint=answer.get("hint"))
+        raise raised(answer)
     if as_json:
         render.facts(answer)
         return

@@ -24,11 +24,14 @@ from spotwarp.errors import ConfigError, ExecutionError, Interrupted, LocalWork,
 from spotwarp.execution import lock
 from spotwarp.execution.claiming import Claimant, claim, last_claim
 from spotwarp.execution.command import Command, resolve
+from spotwarp.execution.control_socket import ControlSocket
 from spotwarp.execution.leftovers import refuse_leftovers
 from spotwarp.execution.localstate import runtime
 from spotwarp.execution.news import Fact
 from spotwarp.execution.notifier import Notifier
+from spotwarp.execution.occupancy import occupy
 from spotwarp.execution.redaction import Redactor
+from spotwarp.execution.requests import Requests, told
 from spotwarp.execution.restoring import Restorer, refuse_ended
 from spotwarp.execution.sameness import Compared, compare, shape_here, tell_moved
 from spotwarp.execution.secrets import refuse_spelled_out, require
@@ -60,6 +63,8 @@ class Wish:
     resume_args: str | None = None
     takeover: bool = False
     choice: Choice = Choice.ASK
+    detached: bool = False
+    """Nobody sees our stdout: the command's output goes to its log only."""
 
 
 def run_job(
@@ -73,22 +78,47 @@ def run_job(
     rng: Rng,
     say: Say,
     ask: Callable[[str], str] | None = None,
+    started: Callable[[], None] = lambda: None,
 ) -> Outcome:
-    """Run the command to its end, whatever that is. Must be called from the main thread (signals)."""
+    """Run the command to its end, whatever that is; `started` is called once it runs.
+
+    Must be called from the main thread (signals).
+    """
     redactor = Redactor(require(config.secrets, os.environ))
     refuse_spelled_out(wish.command, redactor)
 
     def tell(line: str) -> None:
         say(redactor.text(line))
 
+    since = clock.wall().isoformat(timespec="seconds")
+    requests = Requests(log.run, since=since, detached=wish.detached)
     with (
-        lock.hold(workspace, what="run", since=clock.wall().isoformat(timespec="seconds")),
+        lock.hold(workspace, what="run --detach" if wish.detached else "run", since=since, say=tell),
         _interruptible() as cancel,
+        _listening(workspace, requests, tell),
     ):
-        return _Job(
-            workspace, config, repository, log, wish,
-            clock=clock, rng=rng, say=tell, ask=ask, cancel=cancel, redactor=redactor,
-        ).run()  # fmt: skip
+        job = _Job(
+            workspace, config, repository, log, wish, clock=clock, rng=rng, say=tell, ask=ask, cancel=cancel,
+            redactor=redactor, requests=requests, started=started,
+        )  # fmt: skip
+        try:
+            outcome = job.run()
+        except SpotWarpError as error:
+            requests.end(told(error))
+            raise
+        requests.end(outcome.facts())
+        return outcome
+
+
+@contextlib.contextmanager
+def _listening(workspace: Path, requests: Requests, say: Say) -> Iterator[None]:
+    """Take requests, where there is any place for a socket: a run does not need one."""
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(ControlSocket(workspace, requests.answer, requests.sent))
+        except OSError as error:
+            say(f"no requests can be taken here (`stop`, `attach`, `sync` from inside the run): {error.strerror}")
+        yield
 
 
 @contextlib.contextmanager
@@ -138,9 +168,12 @@ class _Job:
         ask: Callable[[str], str] | None,
         cancel: threading.Event,
         redactor: Redactor,
+        requests: Requests,
+        started: Callable[[], None],
     ) -> None:
         self._root, self._config, self._repository, self._log = workspace, config, repository, log
         self._wish, self._clock, self._rng, self._say, self._ask = wish, clock, rng, say, ask
+        self._requests, self._started = requests, started
         self._restorer = Restorer(workspace, config, repository, log, clock=clock, say=say, cancel=cancel)
         self._supervised: Supervised | None = None
         self._redactor, self._generation = redactor, 0
@@ -187,25 +220,37 @@ class _Job:
         shape = shape_here(command, os.environ)
         before = last_claim(self._log, self._log.head())
         self._compare(before, command, shape).say(self._say)
-        refuse_leftovers(self._root)
-        self._restorer.recover()
         heart = self._start_heart()
         try:
-            fresh = origin_of(self._root, self._repository, self._log) is None
-            restored = self._bring_up()
-            # What is restored is stored; what was set aside for it, or lies beside it in a foreign place, is not.
-            self._only_stored |= restored and not fresh and self._wish.choice is Choice.ASK
-            if not command.shell:  # a typing mistake must not take the run, nor become its recorded command
-                refuse_missing(command.words[0], self._root / command.cwd, os.environ)
-            claimed = self._claim(command, shape)
-            self._generation = claimed.generation
-            heart.holding = Holding(claimed.generation, self._log.life)
-            resumed = self._catch_up(claimed)
-            tell_moved(self._root, before, self._config.exclude, clock=self._clock, say=self._say)
-            self._supervised = self._prepare(command, claimed, heart, resumed=resumed)
-            return self._supervised.run(self._lost)
+            with self._occupied():
+                return self._work(command, shape, before, heart)
         finally:
             heart.stop()
+
+    def _occupied(self) -> contextlib.AbstractContextManager[None]:
+        return occupy(
+            self._root, self._repository, self._log, lease_s=self._config.lease_s, clock=self._clock, rng=self._rng,
+            say=self._say,
+        )  # fmt: skip
+
+    def _work(self, command: Command, shape: Shape, before: Claim | None, heart: Heart) -> Outcome:
+        """From here on the directory is ours."""
+        refuse_leftovers(self._root)
+        self._restorer.recover()
+        fresh = origin_of(self._root, self._repository, self._log) is None
+        restored = self._bring_up()
+        # What is restored is stored; what was set aside for it, or lies beside it in a foreign place, is not.
+        self._only_stored |= restored and not fresh and self._wish.choice is Choice.ASK
+        if not command.shell:  # a typing mistake must not take the run, nor become its recorded command
+            refuse_missing(command.words[0], self._root / command.cwd, os.environ)
+        claimed = self._claim(command, shape)
+        self._generation = claimed.generation
+        heart.holding = Holding(claimed.generation, self._log.life)
+        resumed = self._catch_up(claimed)
+        tell_moved(self._root, before, self._config.exclude, clock=self._clock, say=self._say)
+        self._supervised = self._prepare(command, claimed, heart, resumed=resumed)
+        self._requests.begin(self._supervised, claimed.generation)
+        return self._supervised.run(self._lost)
 
     def _already_complete(self) -> Outcome | None:
         """Running a finished job once more is no failure: a boot script may do it. Another command is refused later."""
@@ -318,6 +363,8 @@ class _Job:
             say=self._say,
             notifier=self._notifier,
             redactor=self._redactor,
+            shown=not self._wish.detached,
+            started=self._started,
         )
 
     def _live_excludes(self) -> Callable[[], tuple[str, ...]]:
@@ -361,9 +408,12 @@ def sync_once(
     A workspace that is behind the run is not stored over it: `LocalWork`. A run that has ended is not touched:
     `RunEnded`.
     """
-    with lock.hold(workspace, what="sync", since=clock.wall().isoformat(timespec="seconds")):
+    with contextlib.ExitStack() as held:
+        since = clock.wall().isoformat(timespec="seconds")
+        held.enter_context(lock.hold(workspace, what="sync", since=since, say=say))
         head = log.head()
         refuse_ended(head, log.run)
+        held.enter_context(occupy(workspace, repository, log, lease_s=config.lease_s, clock=clock, rng=rng, say=say))
         refuse_leftovers(workspace)
         restorer = Restorer(workspace, config, repository, log, clock=clock, say=say)
         restorer.recover()

@@ -9,11 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from spotwarp.clock import Clock
+from spotwarp.clock import Clock, SystemRng
 from spotwarp.config import Config
 from spotwarp.errors import CorruptObject, SnapshotMissing, UsageError
 from spotwarp.execution import lock
 from spotwarp.execution.leftovers import refuse_leftovers
+from spotwarp.execution.occupancy import occupy
 from spotwarp.execution.pointers import mend_pointers
 from spotwarp.execution.restoring import Restorer, Say, copies_said, progress_said
 from spotwarp.execution.workspace import VERB_HINT, Choice, Difference, decide, origin_of
@@ -52,7 +53,11 @@ def restore_run(
         report = _restore_to(repository, log, snapshot, to.absolute(), paths, clock=clock, say=say)
         place = to
     else:
-        with lock.hold(workspace, what="restore", since=clock.wall().isoformat(timespec="seconds")):
+        since = clock.wall().isoformat(timespec="seconds")
+        with (
+            lock.hold(workspace, what="restore", since=since, say=say),
+            occupy(workspace, repository, log, lease_s=config.lease_s, clock=clock, rng=SystemRng(), say=say),
+        ):
             refuse_leftovers(workspace)
             restorer.recover()
             report = _restore_here(restorer, workspace, repository, log, head, snapshot, paths, force=force)

@@ -68,10 +68,11 @@ class Storing:
         say: Callable[[str], None],
         post: Callable[[supervisor.Event], None],
         notifier: Notifier,
+        output: Callable[[], tuple[int, bytes] | None] = lambda: None,
     ) -> None:
         self._syncer, self._repository, self._log, self._config = syncer, repository, log, config
         self._clock, self._say, self._post, self._notifier = clock, say, post, notifier
-        self._telemetry = TelemetryWriter(repository.store, log.run, generation, clock)
+        self._telemetry = TelemetryWriter(repository.store, log.run, generation, clock, output)
         self._cancel = threading.Event()
         self._ended = threading.Event()
         self._due: float | None = None

@@ -19,21 +19,21 @@ from typing import Any
 
 from spotwarp.clock import Clock
 from spotwarp.config import Config
-from spotwarp.errors import AlreadyRunning, SpotWarpError, WorkspaceFault
+from spotwarp.errors import SpotWarpError, WorkspaceFault
 from spotwarp.execution import localstate, supervisor
 from spotwarp.execution.checkpoints import find, judge, newest, walk
 from spotwarp.execution.child import ProcessTree
 from spotwarp.execution.command import Command, environment, with_checkpoint
-from spotwarp.execution.control_socket import ControlSocket
 from spotwarp.execution.firstupload import screen
 from spotwarp.execution.localstate import NOTICE_FILE, runtime
 from spotwarp.execution.news import PLENTY_S, ending
 from spotwarp.execution.notice import NoticeFile, Notices, choose, detect
 from spotwarp.execution.notifier import Notifier
+from spotwarp.execution.outputlog import Recent, log_path
 from spotwarp.execution.redaction import Redactor
 from spotwarp.execution.storing import Facts, Storing
 from spotwarp.execution.sync import Syncer
-from spotwarp.execution.terminal import OutputPump
+from spotwarp.execution.terminal import OutputPump, nowhere
 from spotwarp.execution.unstored import Unstored
 from spotwarp.execution.unstored import find as find_unstored
 from spotwarp.execution.versions import End
@@ -97,12 +97,16 @@ class Supervised:
         say: Callable[[str], None],
         notifier: Notifier,
         redactor: Redactor,
+        shown: bool = True,
+        started: Callable[[], None] = lambda: None,
     ) -> None:
+        """`shown`: whether our stdout and stderr take the command's output, which the log has in any case. `started`
+        is called once the command runs."""
         self._root, self._config, self._log = workspace, config, log
         self._notifier = notifier
         self._command = command
         self._generation, self._resumed, self._heart = generation, resumed, heart
-        self._clock, self._say = clock, say
+        self._clock, self._say, self._started = clock, say, started
         self._events: queue.SimpleQueue[supervisor.Event] = queue.SimpleQueue()
         platform = detect(os.environ)
         policy = supervisor.Policy(platform.grace_s, platform.why, config.sync_share, linger_s=config.linger_s)
@@ -111,14 +115,15 @@ class Supervised:
         self._state, self._slurm = supervisor.State(policy), platform.slurm
         chosen = choose(config, platform, workspace, os.environ, clock)
         self._notices = Notices(chosen, f"{policy.grace_s:g} s: {policy.grace_by}", clock=clock, say=say)
+        recent = Recent()
         self._storing = Storing(
             syncer, repository, log, config, generation=generation, clock=clock, say=say, post=self._events.put,
-            notifier=notifier,
+            notifier=notifier, output=recent.take,
         )  # fmt: skip
         self._notice = NoticeFile(runtime(workspace) / NOTICE_FILE, clock)
         self._pump = OutputPump(
-            runtime(workspace) / "log" / f"output-{generation:04d}.log", config.log_limit, clock=clock, say=say,
-            redactor=redactor,
+            log_path(runtime(workspace), generation), config.log_limit, clock=clock, say=say, redactor=redactor,
+            ours=None if shown else nowhere(), recent=recent,
         )  # fmt: skip
         self._finishing = threading.Lock()
         self._tree: ProcessTree | None = None
@@ -137,32 +142,24 @@ class Supervised:
         """The run has moved on; may be called from any thread."""
         self._events.put(supervisor.FencedOff(reason, self._clock.monotonic()))
 
-    def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """A request through the control socket, in a thread of its own."""
-        if request.get("verb") == "status":
-            self._storing.look_at_risk()
-            phase, facts = self.beat()
-            last = self._storing.last_snapshot
-            return {
-                "run": self._log.run,
-                "generation": self._generation,
-                "phase": phase,
-                **facts,
-                "error": facts["error"] or self._heart.error,
-                "last_snapshot": last,
-            }
-        if request.get("verb") != "sync":
-            return {"error": f"unknown request {request.get('verb')!r}"}
-        if request.get("run") not in (None, self._log.run):
-            return {
-                "error": f"run {self._log.run!r} is at work in this workspace, not {request['run']!r}",
-                "hint": "Leave --run out, or store the other run from a directory of its own.",
-                "code": AlreadyRunning.__name__,
-            }
-        try:
-            return snapshot_facts(self._storing.now().snapshot)
-        except SpotWarpError as error:
-            return {"error": error.message, "hint": error.hint, "code": error.code}
+    def status(self) -> dict[str, Any]:
+        """What is known here, fresher than any heartbeat. May be called from any thread, as the two below."""
+        self._storing.look_at_risk()
+        phase, facts = self.beat()
+        return {
+            "phase": phase,
+            **facts,
+            "error": facts["error"] or self._heart.error,
+            "last_snapshot": self._storing.last_snapshot,
+        }
+
+    def sync(self) -> dict[str, Any]:
+        """Store now; the snapshot's facts. Raises what `Syncer.sync` raises."""
+        return snapshot_facts(self._storing.now().snapshot)
+
+    def interrupt(self) -> None:
+        """As Ctrl-C: the first time stop, the second time at once."""
+        self._events.put(supervisor.Signalled(signal.SIGINT, self._clock.monotonic()))
 
     # ---- the life --------------------------------------------------------------------------------------------------
 
@@ -178,10 +175,6 @@ class Supervised:
         self._notice.clear()
         self._take_signals()
         with contextlib.ExitStack() as stack:
-            try:
-                stack.enter_context(ControlSocket(self._root, self._answer))
-            except OSError as error:  # some file systems have no sockets; the run does not need one
-                self._say(f"no requests can be taken here (`spotwarp sync` from inside the run): {error.strerror}")
             stack.callback(self._finish_output)
             stack.callback(self._storing.end)
             self._notices.start(self._events.put)
@@ -220,6 +213,7 @@ class Supervised:
         self._pump.start()
         self._phase = "training"
         self._storing.start(at_once=not self._resumed or self._generation == 1)
+        self._started()
         if self._generation > 1:
             place = checkpoint or "the last snapshot, which has no resumable checkpoint"
             self._notifier.send("resumed", f"{self._log.run} resumes from {place}", checkpoint=checkpoint)

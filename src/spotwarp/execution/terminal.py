@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from spotwarp.clock import Clock
+from spotwarp.execution.outputlog import OutputLog, Recent
 from spotwarp.execution.redaction import Redactor
 from spotwarp.execution.starter import Stdio
 
@@ -41,8 +42,9 @@ class OutputPump:
         patience_s: float = 1.0,
         say: Callable[[str], None] | None = None,
         redactor: Redactor | None = None,
+        recent: Recent | None = None,
     ) -> None:
-        """`log_path` and its two elder parts (`.first`, `.1`) stay within `limit_bytes` together.
+        """`log_path` and its two elder parts stay within `limit_bytes` together; `recent` gets all output, too.
 
         A reader of ours that leaves `buffer_bytes` unread for `patience_s` misses output from there on, until it has
         read half of them; `say` is told so once, from a thread, when it reads again. `redactor` takes secrets out of
@@ -52,8 +54,9 @@ class OutputPump:
         self._clock = clock
         self._ours = ours or Stdio()
         self._lock = threading.Lock()  # over the log and the tail
-        self._log = _BoundedLog(log_path, limit_bytes)
+        self._log = OutputLog(log_path, limit_bytes)
         self._tail = bytearray()
+        self._recent = recent
         self._last_output: float | None = None
         self._closing = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -184,10 +187,12 @@ class OutputPump:
             self._keep(redacting.rest())
 
     def _keep(self, data: bytes) -> None:
-        """Into the log and the tail; the lock is held."""
+        """Into the log, the tail and what is to be sent; the lock is held."""
         self._log.write(data)
         self._tail += data
         del self._tail[:-_TAIL]
+        if self._recent is not None:
+            self._recent.add(data)
 
     def _forward_lines(self, ours: int, master: int) -> None:
         """What the user types goes to the command, while we are in the foreground (our terminal echoes it)."""
@@ -278,51 +283,10 @@ class _Outlet:
                 self._tell = None
 
 
-class _BoundedLog:
-    """Three parts of a third of the limit each: the first ever written, the one before last, the last."""
-
-    def __init__(self, path: Path, limit_bytes: int) -> None:
-        self._path = path
-        self._part = max(1, limit_bytes // 3)
-        self._fd: int | None = None
-        self._size = 0
-        self._closed = False
-        self.fault: OSError | None = None
-
-    def write(self, data: bytes) -> None:
-        """Append; on a fault remember it and go on: the next write tries anew."""
-        rest = memoryview(data)
-        try:
-            while rest and not self._closed:
-                if self._fd is None:
-                    self._open()
-                elif self._size >= self._part:
-                    self._rotate()
-                else:
-                    written = os.write(self._fd, rest[: self._part - self._size])
-                    self._size += written
-                    rest = rest[written:]
-        except OSError as error:
-            self.fault = error
-
-    def close(self) -> None:
-        self._closed = True
-        self._drop()
-
-    def _open(self) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-        self._size = os.fstat(self._fd).st_size
-
-    def _rotate(self) -> None:
-        self._drop()
-        first = self._path.with_name(self._path.name + ".first")
-        self._path.replace(self._path.with_name(self._path.name + ".1") if first.exists() else first)
-
-    def _drop(self) -> None:
-        fd, self._fd = self._fd, None
-        if fd is not None:
-            os.close(fd)
+def nowhere() -> Stdio:
+    """For output that nobody here is to see: its log has it."""
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    return Stdio(0, null, null)
 
 
 def _raw_pty() -> tuple[int, int]:

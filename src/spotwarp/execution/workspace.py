@@ -70,7 +70,7 @@ def compare(
     had."""
     found = {e.path: e for e in scan(workspace, Excludes(exclude)).entries if not e.path.startswith(_OWN)}
     target = _under_free_names(workspace, manifest, number, found)
-    entries = [e for e in target.entries if e.path != _CONFIG]
+    entries = [e for e in target.entries if e.path != _CONFIG and not _longer_log(workspace, e)]
     local = {path: _local(workspace, entry, target) for path, entry in found.items()}
     planned = plan(entries, local, frozenset())
     before = {e.path: e for e in origin.entries} if origin else {}
@@ -101,6 +101,16 @@ def _under_free_names(workspace: Path, manifest: Manifest, number: int, found: d
         if planned.fetch or planned.extra:
             taken.add(torn)
     return renamed_for_torn(manifest, number, taken=taken) if taken else target
+
+
+def _longer_log(workspace: Path, entry: Entry) -> bool:
+    """Whether this is a log of SpotWarp's that is here already, with all that was stored of it: logs only grow."""
+    if entry.kind != FILE or not entry.path.startswith(_OWN):
+        return False
+    try:
+        return (workspace / os.fsdecode(entry.path)).stat().st_size >= entry.size
+    except OSError:
+        return False
 
 
 def _local(workspace: Path, entry: Scanned, manifest: Manifest) -> LocalFile:

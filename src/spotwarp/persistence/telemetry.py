@@ -1,19 +1,26 @@
-"""Telemetry segments: what a lost machine leaves of its curves. Create-once, at most one a minute, one owner.
+"""Telemetry segments: what a lost machine leaves of its curves and of its last output. Create-once, at most one a
+minute, one owner, numbered without holes.
 
 They live beside the log and never decide anything.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from spotwarp.clock import Clock
 from spotwarp.errors import AlreadyExists, CorruptObject, ObjectMissing, SpotWarpError, UnsupportedFormat
-from spotwarp.persistence import layout
+from spotwarp.persistence import codec, layout
 from spotwarp.persistence.envelope import FORMAT_VERSION, Kind, seal, unseal
 from spotwarp.persistence.store.api import Store
 
 SEGMENT_S = 60.0
+FIRST_S = 10.0
+"""The first segment comes this early: a machine that is lost at once leaves something."""
+MOST_OUTPUT_BYTES = 1 << 20
+"""No reader takes more output than this from one segment."""
 MOST_SAMPLES = 600
 """Kept while the store cannot be reached; the oldest go first."""
 
@@ -31,59 +38,103 @@ class Sample(msgspec.Struct, frozen=True, omit_defaults=True):
     error: str = ""
 
 
+class Output(msgspec.Struct, frozen=True):
+    """What the command wrote: `size` bytes from position `start` of its output on, coded."""
+
+    start: int
+    size: int
+    codec: int
+    data: bytes
+
+    @classmethod
+    def of(cls, start: int, data: bytes) -> Output:
+        """Code `data`."""
+        number, coded = codec.encode(data, level=3)
+        return cls(start, len(data), number, bytes(coded))
+
+    @property
+    def end(self) -> int:
+        """The position after its last byte."""
+        return self.start + self.size
+
+    def decoded(self) -> bytes:
+        """The bytes. Raises `CorruptObject`, `UnsupportedFormat`."""
+        if not 0 <= self.size <= MOST_OUTPUT_BYTES or self.start < 0:
+            raise CorruptObject("a telemetry segment announces more output than one can hold")
+        return bytes(codec.decode(self.codec, self.data, self.size))
+
+
 class Segment(msgspec.Struct, frozen=True):
-    """The samples of about a minute."""
+    """The samples of about a minute, and what was written in it."""
 
     v: int
     generation: int
     samples: tuple[Sample, ...]
+    output: Output | None = None
 
 
 _decoder = msgspec.json.Decoder(Segment)
 
 
 class TelemetryWriter:
-    """Collects samples of one generation and writes a segment when a minute is full."""
+    """Collects samples of one generation and writes a segment when a minute is full.
 
-    def __init__(self, store: Store, run: str, generation: int, clock: Clock) -> None:
+    `output` gives what was written since it was last asked: position and bytes.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        run: str,
+        generation: int,
+        clock: Clock,
+        output: Callable[[], tuple[int, bytes] | None] = lambda: None,
+    ) -> None:
         self._store = store
         self._run = run
         self._generation = generation
         self._clock = clock
         self._next = 0
         self._samples: list[Sample] = []
-        self._sent = 0
-        """How many of the samples went with a try that was not answered."""
-        self._since = clock.monotonic()
+        self._pending: Segment | None = None
+        """What went with a try that was not answered: it may have landed, so it goes again as it is."""
+        self._output = output
+        self._since = clock.monotonic() - (SEGMENT_S - FIRST_S)
 
     def add(self, sample: Sample) -> None:
         """Take in a sample; writes at most once a minute. Store trouble keeps the samples for the next try."""
         self._samples.append(sample)
-        excess = max(0, len(self._samples) - MOST_SAMPLES)
-        del self._samples[self._sent : self._sent + excess]  # a segment under way stays as it was sent
+        del self._samples[: max(0, len(self._samples) - MOST_SAMPLES)]
         if self._clock.monotonic() - self._since >= SEGMENT_S:
             self.flush()
 
     def flush(self) -> None:
         """Write what was collected. Never raises: telemetry must not disturb training."""
-        if not self._samples:
+        self._pending = self._pending or self._collected()
+        if self._pending is None:
             return
         self._since = self._clock.monotonic()
-        count = self._sent or len(self._samples)  # the same segment again: an earlier try may have landed
-        segment = Segment(FORMAT_VERSION, self._generation, tuple(self._samples[:count]))
         try:
             self._store.put_new(
                 layout.telemetry_key(self._run, self._generation, self._next),
-                seal(Kind.TELEMETRY, msgspec.json.encode(segment)),
+                seal(Kind.TELEMETRY, msgspec.json.encode(self._pending)),
             )
         except AlreadyExists:
             pass  # our own earlier try, whose reply was lost
         except SpotWarpError:
-            self._sent = count
             return
         self._next += 1
-        self._sent = 0
-        del self._samples[:count]
+        self._pending = None
+
+    def _collected(self) -> Segment | None:
+        taken = self._output()
+        if not self._samples and taken is None:
+            return None
+        segment = Segment(
+            FORMAT_VERSION, self._generation, tuple(self._samples), Output.of(*taken) if taken is not None else None
+        )
+        self._samples.clear()
+        return segment
 
 
 def read_latest(store: Store, run: str, *, at_most: int = 4) -> list[Segment]:
@@ -108,3 +159,36 @@ def read_all(store: Store, run: str) -> list[Segment]:
         except (CorruptObject, ObjectMissing, msgspec.DecodeError):
             continue
     return found
+
+
+def read_segment(store: Store, run: str, generation: int, k: int) -> Segment | None:
+    """Segment `k` of a generation, None when there is none (yet). A damaged one is an empty one."""
+    key = layout.telemetry_key(run, generation, k)
+    try:
+        return _decoder.decode(unseal(store.get(key), Kind.TELEMETRY, key))
+    except ObjectMissing:
+        return None
+    except (CorruptObject, msgspec.DecodeError):
+        return Segment(FORMAT_VERSION, generation, ())
+
+
+def count_segments(store: Store, run: str, generation: int) -> int:
+    """How many segments a generation has, by probing: they have no holes, and nobody lists what may be thousands."""
+
+    def exists(k: int) -> bool:
+        try:
+            store.head(layout.telemetry_key(run, generation, k))
+        except ObjectMissing:
+            return False
+        return True
+
+    if not exists(0):
+        return 0
+    low, step = 0, 1
+    while exists(low + step):
+        low, step = low + step, step * 2
+    high = low + step  # `low` is there, `high` is not
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if exists(middle) else (low, middle)
+    return low + 1

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from spotwarp.clock import SystemClock
+from spotwarp.execution import outputlog
 from spotwarp.execution.child import ProcessTree
 from spotwarp.execution.starter import Stdio
 from spotwarp.execution.terminal import OutputPump
@@ -81,8 +82,7 @@ def python(code: str, pump: OutputPump, cwd: Path) -> ProcessTree:
 
 
 def logged(log: Path) -> bytes:
-    parts = [log.with_name(log.name + ".first"), log.with_name(log.name + ".1"), log]
-    return b"".join(part.read_bytes() for part in parts if part.exists())
+    return b"".join(part.path.read_bytes() for part in outputlog.parts(log))
 
 
 def test_every_byte_passes_unmodified_through_a_pipe_and_into_the_log(

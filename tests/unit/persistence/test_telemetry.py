@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spotwarp.errors import StoreDenied, StoreUnavailable
+from spotwarp.errors import CorruptObject, StoreDenied, StoreUnavailable
 from spotwarp.persistence import layout, telemetry
 from spotwarp.persistence.telemetry import Sample, TelemetryWriter, read_all
 from spotwarp.testing.clocks import VirtualClock
@@ -34,9 +34,9 @@ def bench() -> Bench:
 def test_a_segment_is_written_once_a_minute(bench: Bench) -> None:
     bench.add(*range(1, 15), every_s=10)
 
-    assert bench.steps() == [[1, 2, 3, 4, 5, 6], [7, 8, 9, 10, 11, 12]]
+    assert bench.steps() == [[1], [2, 3, 4, 5, 6, 7], [8, 9, 10, 11, 12, 13]]
     bench.writer.flush()
-    assert bench.steps()[-1] == [13, 14]
+    assert bench.steps()[-1] == [14]
     assert next(m.key for m in bench.store.list(layout.telemetry_prefix("main"))).endswith("/telemetry/000003-00000000")
 
 
@@ -97,7 +97,7 @@ def test_a_store_that_stays_away_costs_the_oldest_samples_not_the_memory(
     bench.writer.flush()
     bench.writer.flush()
 
-    assert bench.steps() == [[1, 2], [9, 10, 11]]
+    assert bench.steps() == [[1, 2], [7, 8, 9, 10, 11]]
 
 
 def test_damaged_segments_are_passed_over(bench: Bench) -> None:
@@ -117,3 +117,51 @@ def test_segments_come_in_the_order_of_generation_and_time(bench: Bench) -> None
         older.flush()
 
     assert bench.steps() == [[1], [2], [5]]
+
+
+# --- what the command wrote
+
+
+class Written:
+    """A command's output as the writer is given it."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[int, bytes]] = []
+
+    def take(self) -> tuple[int, bytes] | None:
+        return self.waiting.pop() if self.waiting else None
+
+
+def test_output_goes_along_and_is_sent_again_as_it_was() -> None:
+    store, written = FaultyStore(MemoryStore(clock=VirtualClock())), Written()
+    writer = TelemetryWriter(store, "main", 1, VirtualClock(), written.take)
+    written.waiting = [(0, b"first " * 1000)]
+    store.add(Fault("put_new", error=StoreUnavailable("503")))
+    writer.flush()
+    written.waiting = [(6000, b"second")]
+    writer.flush()
+    writer.flush()
+
+    outputs = [segment.output for segment in read_all(store, "main")]
+    assert [(o.start, o.decoded()) for o in outputs if o] == [(0, b"first " * 1000), (6000, b"second")]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 7, 8, 9, 100])
+def test_segments_are_counted_without_a_list(count: int) -> None:
+    store = FaultyStore(MemoryStore(clock=VirtualClock()))
+    writer = TelemetryWriter(store, "main", 1, VirtualClock())
+    for step in range(count):
+        writer.add(Sample("", step=step))
+        writer.flush()
+
+    assert telemetry.count_segments(store, "main", 1) == count
+    assert not store.count("list")
+    assert telemetry.read_segment(store, "main", 1, count) is None
+
+
+def test_a_segment_that_lies_about_its_output_is_an_error_not_memory() -> None:
+    bomb = telemetry.Output.of(0, bytes(1 << 20))
+    for size in (1 << 40, (1 << 20) - 1, -1):
+        lie = telemetry.Output(0, size, bomb.codec, bomb.data)
+        with pytest.raises(CorruptObject):
+            lie.decoded()
