@@ -116,5 +116,6 @@ class Requests:
 
 
 def told(error: SpotWarpError) -> Answer:
-    """An error as an answer; `raised` is the way back."""
-    return {"error": error.message, "hint": error.hint, "code": error.code}
+    """An error as an answer, under the name that it has in the tree."""
+    known = next(kind for kind in type(error).__mro__ if kind.__module__ == SpotWarpError.__module__)
+    return {"error": error.message, "hint": error.hint, "code": known.__name__}
