@@ -147,8 +147,12 @@ def test_the_example_decodes_by_what_the_page_says() -> None:
     assert snapshot["state"] == {"generation": 1, "claim": 1, "life": LIFE, "machine": "m1", "claimed": {"m1": 1}}
     raw = objects[f"runs/main/manifests/{snapshot['manifest']}"]
     assert _b3(raw).hex() == snapshot["address"]
-    manifest = msgspec.msgpack.decode(zstandard.ZstdDecompressor().decompress(_body(raw, b"M")))
-    _version, run, generation, packs, blobs, entries, checkpoints, skipped, versions = manifest
+    body = _body(raw, b"M")
+    length = int.from_bytes(body[:4], "little")
+    head, rest = _unpacked(body[4 : 4 + length]), body[4 + length :]
+    _version, run, generation, packs, blobs, segments, checkpoints, skipped, versions = head
+    assert segments == [[b"a.txt", 1, len(rest)]]
+    entries = _unpacked(rest)
     assert (run, generation, checkpoints, skipped, versions) == ("main", 1, [], [], [])
     [[_, pack_id, size]] = packs
     pack = objects[f"runs/main/packs/{pack_id}"]
@@ -157,6 +161,11 @@ def test_the_example_decodes_by_what_the_page_says() -> None:
     assert (path, kind, mode, mtime, length, offset, covered) == (b"a.txt", 0, 0o644, 10**18, 6, 0, 6)
     assert _file(pack, blobs[blob], inner, covered) == b"hello\n"
     assert content == _b3(b"hello\n")
+
+
+def _unpacked(frame: bytes) -> list[Any]:
+    found: list[Any] = msgspec.msgpack.decode(zstandard.ZstdDecompressor().decompress(frame))
+    return found
 
 
 def _file(pack: bytes, blob: list[Any], inner: int, length: int) -> bytes:

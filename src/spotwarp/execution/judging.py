@@ -14,11 +14,12 @@ from spotwarp.config import DIRECTORY as OWN
 from spotwarp.execution.checkpoints import Checkpoint, CheckpointClass, by_company, in_the_way, judge, survey, walk
 from spotwarp.persistence.manifest import DIRECTORY, CheckpointFact
 from spotwarp.persistence.scan import Scanned
+from spotwarp.persistence.table import Table
 
 STILL_WRITTEN = "was still being written"
 
 
-def judge_all(root: Path, entries: Sequence[Scanned], *, settle_s: float) -> tuple[CheckpointFact, ...]:
+def judge_all(root: Path, entries: Table[Scanned], *, settle_s: float) -> tuple[CheckpointFact, ...]:
     """The checkpoints and model directories among `entries`. `settle_s` 0: nothing writes any more.
 
     A checkpoint written to less than `settle_s` ago is torn, unless its last file tells that it is complete
@@ -67,17 +68,9 @@ def _fact(verdict: Checkpoint, *, cls: str | None = None, reason: str | None = N
     )
 
 
-def _latest_change(entries: Sequence[Scanned], checkpoints: Sequence[bytes]) -> dict[bytes, int]:
+def _latest_change(entries: Table[Scanned], checkpoints: Sequence[bytes]) -> dict[bytes, int]:
     """When (ns) anything in each checkpoint directory was last written to. A restore brings the old times back."""
-    latest = dict.fromkeys(checkpoints, 0)
-    for entry in entries:
-        above = entry.path
-        while above:
-            if above in latest:
-                latest[above] = max(latest[above], entry.mtime_ns)
-                break
-            above = above.rpartition(b"/")[0]
-    return latest
+    return {path: max((entry.mtime_ns for entry in entries.beneath(path)), default=0) for path in checkpoints}
 
 
 def file_system_time(root: Path) -> int:

@@ -141,8 +141,6 @@ def _remember(root: Path, cache: StatCache, entries: list[Entry], base: Manifest
         if digests is not None:
             # Written by us with nobody else about: trusted from its own time stamps on.
             settled = max(seen.ctime_ns, seen.mtime_ns) + 3_000_000_000
-            cache.add(
-                entry.path,
-                Record(seen.size, seen.mtime_ns, seen.ctime_ns, seen.ino, seen.dev, settled, digests),
-            )
+            stamps = seen.mtime_ns, seen.ctime_ns, seen.ino, seen.dev
+            cache.add(Record(entry.path, seen.size, *stamps, settled, digests))
     cache.save(runtime(root) / localstate.STATCACHE, root)

@@ -37,13 +37,14 @@ from spotwarp.persistence import staging as stage
 from spotwarp.persistence.entries import older_versions, shown, torn_name
 from spotwarp.persistence.index import digests_of
 from spotwarp.persistence.install import install, set_aside
-from spotwarp.persistence.manifest import FILE, Manifest
+from spotwarp.persistence.manifest import FILE, Manifest, tabled
 from spotwarp.persistence.repository import Repository, retained_snapshots
 from spotwarp.persistence.restore import FetchProgress, FetchReport, fetch
 from spotwarp.persistence.runlog.entry import Snapshot
 from spotwarp.persistence.runlog.log import Head, RunLog
 from spotwarp.persistence.scan import scan
 from spotwarp.persistence.statcache import Record, StatCache
+from spotwarp.persistence.table import Cursor, TableBuilder
 
 Say = Callable[[str], None]
 _BIG = 256 << 20
@@ -268,22 +269,21 @@ def seed_cache(root: Path, manifest: Manifest, exclude: Sequence[str]) -> StatCa
     """A stat cache of files that stand exactly as the manifest has them. Nothing may write in `root` meanwhile."""
     from spotwarp.persistence.excludes import Excludes
 
-    entries = {e.path: e for e in manifest.entries if e.kind == FILE}
-    records: dict[bytes, Record] = {}
+    entries = Cursor(tabled(manifest.entries))
+    records = TableBuilder(Record)
     for found in scan(root, Excludes(exclude)).entries:
-        entry = entries.get(found.path)
-        if entry is None or found.kind != FILE or (found.size, found.mtime_ns) != (entry.size, entry.mtime_ns):
+        entry = entries.find(found.path)
+        if entry is None or (entry.kind, found.kind) != (FILE, FILE):
+            continue
+        if (found.size, found.mtime_ns) != (entry.size, entry.mtime_ns):
             continue
         digests = digests_of(entry, manifest.blobs)
         if digests is not None:
             # Verified and written by us with nobody else about: trusted from its own time stamps on.
             settled = max(found.ctime_ns, found.mtime_ns) + 3_000_000_000
-            records[found.path] = Record(
-                found.size, found.mtime_ns, found.ctime_ns, found.ino, found.dev, settled, digests
-            )
-    cache = StatCache()
-    cache.replace(records)
-    return cache
+            stamps = found.mtime_ns, found.ctime_ns, found.ino, found.dev
+            records.add(Record(found.path, found.size, *stamps, settled, digests))
+    return StatCache(records.table())
 
 
 def copies_said(count: int) -> str:

@@ -267,9 +267,12 @@ class Storing:
 
         def tell(now: Progress) -> None:
             moment = self._moved_at = self._clock.monotonic()
-            if moment - last[0] < PROGRESS_EVERY_S or not now.bytes:
+            if moment - last[0] < PROGRESS_EVERY_S or not (now.bytes or now.seen):
                 return
             last[0] = moment
+            if now.seen:
+                self._say(f"looking at the workspace: {now.seen} entries so far")
+                return
             left = human_seconds((now.bytes_total - now.bytes) * (moment - started) / now.bytes)
             self._say(f"storing: {human_bytes(now.bytes)} of {human_bytes(now.bytes_total)}, {left} left")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,7 +31,7 @@ from spotwarp.execution.versions import End, Moment, WholeVersions
 from spotwarp.persistence import fork
 from spotwarp.persistence.backup import Carry, Cutoff, Progress, Uploaded, backup
 from spotwarp.persistence.excludes import Excludes
-from spotwarp.persistence.manifest import FILE, CheckpointFact, FileFact, Manifest, Skipped, without_packs
+from spotwarp.persistence.manifest import FILE, CheckpointFact, Entry, FileFact, Manifest, Skipped, without_packs
 from spotwarp.persistence.receipts import Base, BaseForgotten, Committed, Verified, commit, verify
 from spotwarp.persistence.repository import Repository
 from spotwarp.persistence.retention import Retention
@@ -40,6 +40,7 @@ from spotwarp.persistence.runlog.log import RunLog
 from spotwarp.persistence.scan import Scanned, scan
 from spotwarp.persistence.statcache import StatCache
 from spotwarp.persistence.store.api import Store
+from spotwarp.persistence.table import Table
 from spotwarp.values import spell
 
 TRIES = 4
@@ -258,13 +259,14 @@ class Syncer:
     def _upload(self, base: Base, how: _How) -> Uploaded:
         settle_s = self._config.settle_s if how.at.end is End.LIVE else 0.0
 
-        def judge(root: Path, entries: Sequence[Scanned]) -> tuple[CheckpointFact, ...]:
+        def judge(root: Path, entries: Table[Scanned]) -> tuple[CheckpointFact, ...]:
             self._refuse_emptied(entries, base)
             return judge_all(root, entries, settle_s=settle_s)
 
         def meter(now: Progress) -> None:
-            with self._guard:
-                self.facts.pending_bytes = now.bytes_total
+            if not now.seen:
+                with self._guard:
+                    self.facts.pending_bytes = now.bytes_total
             if how.progress is not None:
                 how.progress(now)
 
@@ -304,17 +306,16 @@ class Syncer:
             self._ended_ns = now_ns
         return Moment(now_ns, end, 0.0 if asked else self._config.settle_s)
 
-    def _refuse_emptied(self, entries: Sequence[Scanned], base: Base) -> None:
+    def _refuse_emptied(self, entries: Table[Scanned], base: Base) -> None:
         """A workspace that was unmounted, replaced or emptied is a fault, not an update. Raises `WorkspaceFault`."""
         status = self._root.stat()
         if (status.st_dev, status.st_ino) != self._place:
             raise WorkspaceFault(
                 f"{self._root} is another directory now: unmounted or replaced", hint="The last snapshot is untouched."
             )
-        held = sum(1 for e in base.manifest.entries if e.kind == FILE and not _own(e.path)) if base.manifest else 0
-        if held and not any(e.kind == FILE and not _own(e.path) for e in entries):
+        if base.manifest is not None and not _users(entries) and _users(base.manifest.entries):
             raise WorkspaceFault(
-                f"{self._root} is empty, but its last snapshot has {held} file(s): moved away or deleted?",
+                f"{self._root} is empty, but its last snapshot is not: moved away or deleted?",
                 hint="The last snapshot is untouched; `spotwarp restore` brings it back. Put a file there to mean it.",
             )
 
@@ -396,7 +397,9 @@ class Syncer:
             with self._guard:
                 return self.facts.pending_bytes
         try:
-            entries = scan(self._root, Excludes(self._excludes())).entries
+            entries, base = scan(self._root, Excludes(self._excludes())).entries, self._known.manifest
+            if base is not None and self._cache.quiet(entries, base) is not None:
+                return 0
             shown = -math.inf  # what their times show: files held for writing are not all work at risk
             return sum(e.size for e in entries if e.kind == FILE and self._cache.lookup(e, shown) is None)
         finally:
@@ -408,9 +411,9 @@ class Syncer:
             return max(0.0, self._clock.monotonic() - self.facts.safe_since)
 
 
-def _own(path: bytes) -> bool:
-    """Whether a path is SpotWarp's own and not the user's."""
-    return path.startswith(b".spotwarp/")
+def _users(entries: Iterable[Scanned] | Iterable[Entry]) -> bool:
+    """Whether there is a file that is the user's and not SpotWarp's own."""
+    return any(entry.kind == FILE and not entry.path.startswith(b".spotwarp/") for entry in entries)
 
 
 def read_back(store: Store, run: str, committed: Committed, *, thorough: bool) -> Verified:

@@ -9,7 +9,7 @@ if that was a violent one. Decides only; times compared are the file system's ow
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
@@ -17,9 +17,10 @@ from spotwarp.execution.checkpoints import Shape, Single, examine_single, may_be
 from spotwarp.persistence.backup.plan import Belief
 from spotwarp.persistence.backup.versions import Take, Version, Versions, held
 from spotwarp.persistence.held import Identity
-from spotwarp.persistence.manifest import FILE, CheckpointFact, FileFact, Manifest
+from spotwarp.persistence.manifest import FILE, CheckpointFact, FileFact, Manifest, tabled
 from spotwarp.persistence.scan import Scanned
 from spotwarp.persistence.statcache import Record, StatCache
+from spotwarp.persistence.table import Cursor, Table
 
 BEING_REWRITTEN = "being rewritten"
 CUT_OFF = "rewritten when its writer was ended, and it has no checksum to tell whether that was complete"
@@ -58,7 +59,7 @@ class WholeVersions:
     def __call__(
         self,
         root: Path,
-        entries: Sequence[Scanned],
+        entries: Table[Scanned],
         facts: Sequence[CheckpointFact],
         base: Manifest | None,
         cache: StatCache,
@@ -67,11 +68,11 @@ class WholeVersions:
         """See `VersionRule`. Reads every candidate that has changed since it was stored."""
         known = held(base)
         before = {fact.path: fact for fact in base.versions} if base else {}
-        stored = {e.path for e in base.entries if may_be_single(e.path)} if base else set()
+        stored = Cursor(tabled(base.entries if base else ()))
         of: dict[bytes, Version] = {}
         for entry in candidates(entries, facts):
             fact = before.get(entry.path) if entry.path in known else None
-            if belief.record(cache, entry) is not None and entry.path in stored:
+            if belief.record(cache, entry) is not None and stored.find(entry.path) is not None:
                 if fact is not None and not fact.kept:
                     of[entry.path] = Version(Take.NEW, fact.format)
                 continue  # it was stored as it is, in whatever form
@@ -125,20 +126,29 @@ def _torn(found: Single, moment: Moment) -> str:
     return f"{BEING_REWRITTEN}: {found.reason}" if moment.end is End.LIVE else found.reason
 
 
-def _named_apart(of: dict[bytes, Version], entries: Sequence[Scanned]) -> dict[bytes, Version]:
+def _named_apart(of: dict[bytes, Version], entries: Table[Scanned]) -> dict[bytes, Version]:
     """Free names for what is stored aside."""
-    if all(version.take is not Take.ASIDE for version in of.values()):
-        return of
-    taken = {entry.path for entry in entries}
+    taken = _Names(entries)
     for path, version in of.items():
         if version.take is Take.ASIDE:
             name = free_name(path, b".unverified", taken)
-            taken.add(name)
+            taken.given.add(name)
             of[path] = Version(version.take, version.format, version.reason, name)
     return of
 
 
-def free_name(path: bytes, suffix: bytes, taken: set[bytes]) -> bytes:
+@dataclass(slots=True)
+class _Names:
+    """The names in a workspace, and those given out."""
+
+    entries: Table[Scanned]
+    given: set[bytes] = field(default_factory=set)
+
+    def __contains__(self, path: object) -> bool:
+        return path in self.given or (isinstance(path, bytes) and self.entries.find(path) is not None)
+
+
+def free_name(path: bytes, suffix: bytes, taken: Container[bytes]) -> bytes:
     """`path` with `suffix`, and a number where that is taken; never longer than a file system takes."""
     again = b""
     while True:

@@ -51,10 +51,10 @@ def header(kind: Kind) -> bytes:
     return MAGIC + kind.value + bytes((FORMAT_VERSION, PLAIN)) + b"\n"
 
 
-def seal(kind: Kind, body: bytes) -> bytes:
-    """The whole object for `body`."""
-    head = header(kind)
-    return head + body + digest(head, body)
+def seal(kind: Kind, *body: bytes | bytearray | memoryview) -> bytes:
+    """The whole object for a body given in parts."""
+    parts = (header(kind), *body)
+    return b"".join((*parts, digest(*parts)))
 
 
 def check_header(data: bytes | bytearray | memoryview, kind: Kind, name: str) -> None:
@@ -84,10 +84,15 @@ def unseal(data: bytes, kind: Kind, name: str) -> bytes:
 
     Raises `CorruptObject` or `UnsupportedFormat`.
     """
+    return bytes(unsealed(data, kind, name))
+
+
+def unsealed(data: bytes, kind: Kind, name: str) -> memoryview:
+    """As `unseal`, but a view of `data`: for what is too large to be copied."""
     check_header(data, kind, name)
     if len(data) < HEADER_SIZE + DIGEST_SIZE:
         raise CorruptObject(f"{name} is truncated")
     view = memoryview(data)
     if digest(view[:-DIGEST_SIZE]) != data[-DIGEST_SIZE:]:
         raise CorruptObject(f"{name} fails its hash: it was damaged in the store or on the way")
-    return data[HEADER_SIZE:-DIGEST_SIZE]
+    return view[HEADER_SIZE:-DIGEST_SIZE]

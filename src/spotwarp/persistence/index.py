@@ -11,13 +11,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Final
 
+from msgspec.structs import replace
+
 from spotwarp.persistence.envelope import DIGEST_SIZE
-from spotwarp.persistence.manifest import FILE, Blob, Entry, Extent, Manifest, PackRef
+from spotwarp.persistence.manifest import FILE, Blob, Entry, Extent, Manifest, PackRef, builder, tabled
 from spotwarp.persistence.pack import PackedBlob
+from spotwarp.persistence.places import Places
 from spotwarp.persistence.scan import Scanned
+from spotwarp.persistence.table import Cursor
 
 CHUNK: Final = 4 << 20
 """Bytes of a large file that are hashed, coded and placed as one, at fixed offsets."""
@@ -26,20 +29,19 @@ SMALL: Final = 256 << 10
 HOLE: Final = bytes(DIGEST_SIZE)
 """Stands for a chunk that is a hole; a real digest of this value will not be met."""
 
-Place = tuple[int, int]
-"""A blob's number and the offset in its decoded bytes."""
-
 
 @dataclass(frozen=True, slots=True)
 class Carried:
     """What earlier backups of this generation had acknowledged, though no snapshot names it: still our own (P3).
 
-    Blobs count their packs from 0 within `packs`, places their blobs within `blobs`.
+    Blobs count their packs from 0 within `packs`. `places` has more than is carried, and counts otherwise: `numbers`
+    has the blob in `blobs` for each number in it that is.
     """
 
     packs: tuple[PackRef, ...] = ()
     blobs: tuple[Blob, ...] = ()
-    places: Mapping[bytes, Place] = field(default_factory=dict)
+    places: Places = field(default_factory=Places)
+    numbers: Mapping[int, int] = field(default_factory=dict)
 
 
 class Index:
@@ -48,30 +50,23 @@ class Index:
     def __init__(self, base: Manifest | None, carried: Carried | None = None) -> None:
         """`carried` is reused like the base, but its packs count as this backup's own."""
         self._lock = threading.Lock()
+        self._base = base
+        self._entries = Cursor(tabled(base.entries)) if base else None
         self._packs: list[PackRef] = list(base.packs) if base else []
         self._blobs: list[Blob] = list(base.blobs) if base else []
-        self._places: dict[bytes, Place] = {blob.digest: (number, 0) for number, blob in enumerate(self._blobs)}
-        self._claimed: set[bytes] = set()
         self._old_packs, self._old_blobs = len(self._packs), len(self._blobs)
-        for entry in base.entries if base else ():
-            if entry.digest and len(entry.extents) == 1:
-                self._places.setdefault(entry.digest, (entry.extents[0].blob, entry.extents[0].inner))
-        if carried is not None:
-            self._take_over(carried)
-        self._carried_packs = len(self._packs) - self._old_packs
-
-    def _take_over(self, carried: Carried) -> None:
-        packs, blobs = len(self._packs), len(self._blobs)
-        self._packs += carried.packs
-        self._blobs += (Blob(packs + b.pack, b.offset, b.stored, b.codec, b.raw, b.digest) for b in carried.blobs)
-        for digest, (blob, inner) in carried.places.items():
-            self._places.setdefault(digest, (blobs + blob, inner))
+        self._carried = carried or Carried()
+        self._packs += self._carried.packs
+        for one in self._carried.blobs:
+            self._blobs.append(replace(one, pack=self._old_packs + one.pack))
+        self._claimed: set[bytes] = set()
+        self._known: Places | None = None
 
     def carried(self, acknowledged: Iterable[int]) -> Carried:
         """What a later backup may take over: the packs taken over before, and those in `acknowledged` (numbers)."""
         with self._lock:
             first = self._old_packs
-            wanted = sorted({*range(first, first + self._carried_packs), *acknowledged})
+            wanted = sorted({*range(first, first + len(self._carried.packs)), *acknowledged})
             packs = {old: new for new, old in enumerate(wanted)}
             numbers: dict[int, int] = {}
             blobs: list[Blob] = []
@@ -80,36 +75,38 @@ class Index:
                 if b.pack in packs:
                     numbers[old] = len(blobs)
                     blobs.append(Blob(packs[b.pack], b.offset, b.stored, b.codec, b.raw, b.digest))
-            places = {}
-            for digest, (blob, inner) in reversed(self._places.items()):
-                if blob < self._old_blobs:
-                    break  # the base's come first, and there may be a million
-                if blob in numbers:
-                    places[digest] = numbers[blob], inner
-            return Carried(tuple(self._packs[old] for old in wanted), tuple(blobs), places)
+            return Carried(tuple(self._packs[old] for old in wanted), tuple(blobs), self._places(), numbers)
 
     def unacknowledged(self, acknowledged: Iterable[int]) -> frozenset[int]:
         """The numbers of this backup's own packs that are not in `acknowledged`."""
-        return frozenset(range(self._old_packs + self._carried_packs, len(self._packs))) - frozenset(acknowledged)
+        own = range(self._old_packs + len(self._carried.packs), len(self._packs))
+        return frozenset(own) - frozenset(acknowledged)
 
     def lies_in(self, digests: bytes, packs: frozenset[int]) -> bool:
         """Whether a part of this content lies in one of `packs`, or nowhere yet."""
-        for part in parts(digests):
-            if part != HOLE:
-                place = self._places.get(part)
-                if place is None or self._blobs[place[0]].pack in packs:
-                    return True
+        with self._lock:
+            for part in parts(digests):
+                if part != HOLE:
+                    place = self._places().get(part)
+                    if place is None or self._blobs[place[0]].pack in packs:
+                        return True
         return False
 
-    def knows(self, digests: bytes) -> bool:
-        """Whether every part of a content has its place already."""
-        places = self._places
-        return all(part in places or part == HOLE for part in parts(digests))
+    def knows(self, path: bytes, digests: bytes) -> bool:
+        """Whether every part of the content of the file `path` has its place already.
+
+        Quick for what lies in the base under the same path, when asked in the order of the paths. For one thread.
+        """
+        if not digests or self._in_base(path, digests) is not None:
+            return True
+        with self._lock:
+            places = self._places()
+            return all(part == HOLE or part in places for part in parts(digests))
 
     def claim(self, digest: bytes) -> bool:
         """Whether the caller must store this content; False when it is stored or another thread has claimed it."""
         with self._lock:
-            if digest in self._places or digest in self._claimed:
+            if digest in self._claimed or digest in self._places():
                 return False
             self._claimed.add(digest)
             return True
@@ -132,44 +129,68 @@ class Index:
         with self._lock:
             self._blobs.append(Blob(pack, row.offset, row.stored, row.codec, row.raw, row.digest))
             for digest, inner in contents:
-                self._places[digest] = (len(self._blobs) - 1, inner)
+                self._places().add(digest, len(self._blobs) - 1, inner)
                 self._claimed.discard(digest)
 
-    def new_packs(self) -> tuple[PackRef, ...]:
+    def new_packs(self) -> frozenset[PackRef]:
         """The packs of this backup."""
-        return tuple(self._packs[self._old_packs :])
+        return frozenset(self._packs[self._old_packs :])
 
     def manifest(
-        self,
-        kept: Iterable[tuple[Scanned, bytes]],
-        links: Mapping[bytes, bytes] = MappingProxyType({}),
-        *,
-        version: int,
-        run: str,
-        generation: int,
+        self, kept: Iterable[tuple[Scanned, bytes, bytes]], *, version: int, run: str, generation: int
     ) -> Manifest:
-        """The manifest of the files, directories and links in `kept`, each with its content's digests.
+        """The manifest of the files, directories and links in `kept`, in path order.
 
-        `links` gives the first name of those that are further names of a file.
+        Each comes with its content's digests and, if it is a further name of a file, the first.
         Names exactly the packs and blobs that are needed, numbered by first use, so that equal workspaces make equal
         manifests.
         """
         numbers = _Numbers(self._blobs)
-        entries = tuple(
-            _entry(entry, digests, self._extents(entry.size, digests, numbers), links.get(entry.path, b""))
-            for entry, digests in kept
-        )
+        entries = builder()
+        for entry, digests, link in kept:
+            entries.add(_entry(entry, digests, self._extents(entry, digests, numbers), link))
         packs, blobs = numbers.tables(self._packs)
-        return Manifest(version, run, generation, packs, blobs, entries)
+        return Manifest(version, run, generation, packs, blobs, entries.table())
 
-    def _extents(self, size: int, digests: bytes, numbers: _Numbers) -> tuple[Extent, ...]:
+    def _extents(self, entry: Scanned, digests: bytes, numbers: _Numbers) -> tuple[Extent, ...]:
+        if not digests:
+            return ()
+        base = self._in_base(entry.path, digests)
+        if base is not None:
+            return tuple([numbers.renumbered(extent) for extent in base.extents])
         found: list[Extent] = []
         for k, part in enumerate(parts(digests)):
             if part != HOLE:
-                blob, inner = self._places[part]
+                place = self._places().get(part)
+                if place is None:
+                    raise KeyError(part)
                 offset = k * CHUNK
-                found.append(Extent(offset, min(CHUNK, size - offset), numbers.number(blob), inner))
+                length = min(CHUNK, entry.size - offset)
+                found.append(Extent(offset, length, numbers.number(place[0]), place[1]))
         return tuple(found)
+
+    def _in_base(self, path: bytes, digests: bytes) -> Entry | None:
+        """The base's entry of the file `path`, if its content is the one that `digests` name."""
+        if self._base is None or self._entries is None:
+            return None
+        entry = self._entries.find(path)
+        if entry is None or entry.kind != FILE or digests_of(entry, self._base.blobs) != digests:
+            return None
+        return entry
+
+    def _places(self) -> Places:
+        """Of all contents; the base's are taken in when first asked for: most backups read little."""
+        if self._known is None:
+            self._known = places = Places()
+            for number, one in enumerate(self._blobs):
+                places.add(one.digest, number, 0)
+            for entry in self._base.entries if self._base else ():
+                if entry.digest and len(entry.extents) == 1:
+                    places.add(entry.digest, entry.extents[0].blob, entry.extents[0].inner)
+            for digest, old, inner in self._carried.places.items():
+                if (blob := self._carried.numbers.get(old)) is not None:
+                    places.add(digest, self._old_blobs + blob, inner)
+        return self._known
 
 
 class _Numbers:
@@ -181,6 +202,11 @@ class _Numbers:
 
     def number(self, blob: int) -> int:
         return self._new.setdefault(blob, len(self._new))
+
+    def renumbered(self, extent: Extent) -> Extent:
+        """The extent with its blob's new number: itself where that is the old one."""
+        new = self.number(extent.blob)
+        return extent if new == extent.blob else Extent(extent.offset, extent.length, new, extent.inner)
 
     def tables(self, packs: list[PackRef]) -> tuple[tuple[PackRef, ...], tuple[Blob, ...]]:
         order: dict[int, int] = {}

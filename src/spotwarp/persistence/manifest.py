@@ -1,26 +1,29 @@
 """A snapshot's contents, self-contained: everything a restore needs in one object.
 
-zstd(msgpack) of a `Manifest`. Blobs are listed once in a table; files point into it. Paths are bytes, relative to the
-workspace. Fields are positional on the wire (arrays), so new ones are only ever added at the end. Normative:
-docs/format.md.
+A head (packs, blobs, checkpoints) and a `Table` of entries in the order of their paths, which stays coded in memory.
+Blobs are listed once; files point into that list. Paths are bytes, relative to the workspace. Fields are positional on
+the wire (arrays), so new ones are only ever added at the end. Normative: docs/format.md.
 """
 
 from __future__ import annotations
 
 import builtins
+import struct
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
 
 from spotwarp.errors import CorruptObject
-from spotwarp.persistence.envelope import Kind, digest, seal, unseal
+from spotwarp.persistence.envelope import Kind, digest, seal, unsealed
+from spotwarp.persistence.table import Directory, Table, TableBuilder, directory, placed
 
 FILE: Final = 0
 DIRECTORY: Final = 1
 SYMLINK: Final = 2
 
-MAX_MANIFEST: Final = 4 << 30
-"""Upper bound in bytes of a decompressed manifest; a larger announcement is damage, not data."""
+MAX_HEAD: Final = 1 << 30
+"""Upper bound in bytes of a decompressed head; a larger announcement is damage, not data."""
 
 
 class PackRef(msgspec.Struct, array_like=True, frozen=True):
@@ -110,7 +113,7 @@ class Skipped(msgspec.Struct, array_like=True, frozen=True):
     """It should have been stored; otherwise it is of a kind that never is (FIFO, socket, device)."""
 
 
-class Manifest(msgspec.Struct, array_like=True, frozen=True):
+class Manifest(msgspec.Struct, frozen=True):
     """One snapshot."""
 
     version: int
@@ -118,42 +121,108 @@ class Manifest(msgspec.Struct, array_like=True, frozen=True):
     generation: int
     packs: tuple[PackRef, ...]
     blobs: tuple[Blob, ...]
-    entries: tuple[Entry, ...]
+    entries: Sequence[Entry]
+    """In the order of their paths, each path once; a `Table` unless made by hand."""
     checkpoints: tuple[CheckpointFact, ...] = ()
     skipped: tuple[Skipped, ...] = ()
     versions: tuple[FileFact, ...] = ()
 
 
+class _Head(msgspec.Struct, array_like=True, frozen=True):
+    version: int
+    run: str
+    generation: int
+    packs: tuple[PackRef, ...]
+    blobs: tuple[Blob, ...]
+    segments: Directory
+    checkpoints: tuple[CheckpointFact, ...]
+    skipped: tuple[Skipped, ...]
+    versions: tuple[FileFact, ...] = ()
+
+
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Manifest)
+_decoder = msgspec.msgpack.Decoder(_Head)
+_LEVEL: Final = 3
+
+
+def builder() -> TableBuilder[Entry]:
+    """Makes the entries of a manifest."""
+    return TableBuilder(Entry, level=_LEVEL, weigh=_weight)
+
+
+def tabled(entries: Iterable[Entry]) -> Table[Entry]:
+    """`entries`, sorted already or not, as a manifest has them."""
+    return Table.of(Entry, entries, weigh=_weight)
+
+
+def _weight(entry: Entry) -> int:
+    return 1 + len(entry.extents)
 
 
 def encode(manifest: Manifest) -> bytes:
     """The object to put."""
     import zstandard
 
-    return seal(Kind.MANIFEST, zstandard.ZstdCompressor(level=3).compress(_encoder.encode(manifest)))
+    entries = tabled(manifest.entries)
+    head = _Head(
+        manifest.version,
+        manifest.run,
+        manifest.generation,
+        manifest.packs,
+        manifest.blobs,
+        directory(entries),
+        manifest.checkpoints,
+        manifest.skipped,
+        manifest.versions,
+    )
+    coded = zstandard.ZstdCompressor(level=_LEVEL).compress(_encoder.encode(head))
+    segments = (segment.data for segment in entries.segments)
+    return seal(Kind.MANIFEST, struct.pack("<I", len(coded)), coded, *segments)
 
 
 def decode(data: bytes, name: str, *, expected: str | None = None) -> Manifest:
     """The manifest in the object `data`; `expected` is its address as a snapshot entry names it (`address`).
 
-    Raises `CorruptObject` (damaged, or not the object the entry named) or `UnsupportedFormat`.
+    The entries stay where they are in `data`. Raises `CorruptObject` (damaged, or not the object the entry named) or
+    `UnsupportedFormat`.
     """
-    import zstandard
-
     if expected is not None and address(data) != expected:
         raise CorruptObject(f"{name} is not the manifest its snapshot entry names (hash differs)")
-    body = unseal(data, Kind.MANIFEST, name)
+    body = unsealed(data, Kind.MANIFEST, name)
+    head, rest = _head(body, name)
     try:
-        size = zstandard.frame_content_size(body)
-        if size > MAX_MANIFEST:
+        entries = placed(Entry, head.segments, rest)
+        found = Manifest(
+            head.version,
+            head.run,
+            head.generation,
+            head.packs,
+            head.blobs,
+            entries,
+            head.checkpoints,
+            head.skipped,
+            head.versions,
+        )
+        _check_references(found, name)
+    except CorruptObject as error:
+        raise error if error.message.startswith(name) else CorruptObject(f"{name}: {error.message}") from error
+    return found
+
+
+def _head(body: memoryview, name: str) -> tuple[_Head, memoryview]:
+    import zstandard
+
+    length = struct.unpack_from("<I", body)[0] if body.nbytes >= 4 else 0
+    if not 0 < length <= body.nbytes - 4:
+        raise CorruptObject(f"{name} announces a head of {length} bytes in {body.nbytes}")
+    coded = body[4 : 4 + length]
+    try:
+        size = zstandard.frame_content_size(coded)
+        if not 0 <= size <= MAX_HEAD:
             raise CorruptObject(f"{name} announces {size} bytes")
-        manifest = _decoder.decode(zstandard.ZstdDecompressor().decompress(body))
+        return _decoder.decode(zstandard.ZstdDecompressor().decompress(coded)), body[4 + length :]
     except (zstandard.ZstdError, msgspec.DecodeError) as error:
         raise CorruptObject(f"{name} cannot be decoded: {error}") from error
-    _check_references(manifest, name)
-    return manifest
 
 
 def address(data: bytes) -> str:
@@ -167,7 +236,11 @@ def _check_references(manifest: Manifest, name: str) -> None:
     for blob in blobs:
         if not 0 <= blob.pack < packs or min(blob.offset, blob.stored, blob.raw) < 0:
             raise CorruptObject(f"{name} has a blob outside its packs")
+    last = b""
     for entry in manifest.entries:
+        if entry.path < last:
+            raise CorruptObject(f"{name} has its entries in another order than that of their paths")
+        last = entry.path
         for extent in entry.extents:
             if not 0 <= extent.blob < len(blobs) or min(extent.offset, extent.length, extent.inner) < 0:
                 raise CorruptObject(f"{name} has a file that points outside its blobs")
@@ -179,15 +252,11 @@ def without_packs(manifest: Manifest, packs: frozenset[str]) -> Manifest:
     """`manifest` less every blob in `packs` (ids) and every file that needs one: what may still be referred to."""
     bad = {number for number, ref in enumerate(manifest.packs) if ref.id in packs}
     numbers = {old: new for new, old in enumerate(n for n, b in enumerate(manifest.blobs) if b.pack not in bad)}
+    entries = builder()
+    for entry in manifest.entries:
+        if all(x.blob in numbers for x in entry.extents):
+            extents = tuple(msgspec.structs.replace(x, blob=numbers[x.blob]) for x in entry.extents)
+            entries.add(msgspec.structs.replace(entry, extents=extents))
     return msgspec.structs.replace(
-        manifest,
-        blobs=tuple(manifest.blobs[old] for old in numbers),
-        entries=tuple(
-            msgspec.structs.replace(
-                entry,
-                extents=tuple(msgspec.structs.replace(x, blob=numbers[x.blob]) for x in entry.extents),
-            )
-            for entry in manifest.entries
-            if all(x.blob in numbers for x in entry.extents)
-        ),
+        manifest, blobs=tuple(manifest.blobs[old] for old in numbers), entries=entries.table()
     )

@@ -1,8 +1,9 @@
 """A live directory seen once: every entry with its status, nothing opened but directories.
 
-Walks by descriptors, one name at a time, so that neither PATH_MAX nor a link put in the way matters. Types come from
-lstat alone: special files are named as skipped and never opened, links are links. What cannot be read is named with
-its reason; what vanishes meanwhile is no news. Never reads a file's content.
+Walks by descriptors, one name at a time, so that neither PATH_MAX nor a link put in the way matters, and in the order
+of the paths, so that a million entries go straight into a table. Types come from lstat alone: special files are named
+as skipped and never opened, links are links. What cannot be read is named with its reason; what vanishes meanwhile is
+no news. Never reads a file's content.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable
+from heapq import heappop, heappush
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -19,6 +21,7 @@ import msgspec
 from spotwarp.errors import WorkspaceFault
 from spotwarp.persistence.beneath import Tree
 from spotwarp.persistence.manifest import DIRECTORY, FILE, SYMLINK, Skipped
+from spotwarp.persistence.table import Table, TableBuilder
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _VANISHED: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
@@ -26,6 +29,8 @@ OURS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Failures of this process, not of a path: skipping on would silently drop half a workspace."""
 _OPEN: Final = 64
 """Directories kept open on the way down; deeper trees reopen their upper ones on the way back."""
+_TELL_EVERY: Final = 1024
+"""Entries between two calls of `on_progress` within one directory."""
 
 _SPECIAL: Final = {
     stat.S_IFIFO: "a FIFO",
@@ -35,7 +40,7 @@ _SPECIAL: Final = {
 }
 
 
-class Scanned(msgspec.Struct, frozen=True, gc=False):
+class Scanned(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """One file, directory or link, as lstat saw it."""
 
     path: bytes
@@ -60,7 +65,7 @@ class Scanned(msgspec.Struct, frozen=True, gc=False):
 class Scan(msgspec.Struct, frozen=True):
     """What one walk saw, in the order of the paths' bytes."""
 
-    entries: list[Scanned]
+    entries: Table[Scanned]
     skipped: list[Skipped]
     unreadable: frozenset[bytes]
     """Those of `skipped` that should have been read; the others are special files."""
@@ -68,6 +73,8 @@ class Scan(msgspec.Struct, frozen=True):
     """The file system's own clock just before the walk, or 0 when it could not be had."""
     root: tuple[int, int]
     """Device and inode of the workspace."""
+    several: frozenset[int] = frozenset()
+    """Hashes of the device and inode of files that have several names in the workspace; see `names_hash`."""
 
 
 class ExcludeRule(Protocol):
@@ -103,27 +110,47 @@ def scan(root: Path, excludes: ExcludeRule, *, on_progress: Callable[[int], None
         raise WorkspaceFault(
             f"the workspace {root} was replaced while it was being read", hint="Start again in the new one."
         )
-    walk.entries.sort(key=lambda entry: entry.path)
     walk.skipped.sort(key=lambda skipped: skipped.path)
-    return Scan(walk.entries, walk.skipped, frozenset(walk.unreadable), fs_time_ns, (top.st_dev, top.st_ino))
+    return Scan(
+        walk.entries.table(),
+        walk.skipped,
+        frozenset(walk.unreadable),
+        fs_time_ns,
+        (top.st_dev, top.st_ino),
+        frozenset(walk.several),
+    )
+
+
+def names_hash(entry: Scanned) -> int:
+    """What all names of one file share."""
+    return hash((entry.dev, entry.ino))
 
 
 class _Level:
-    """One directory on the way down: its descriptor (-1 while closed) and the directories in it still to be seen."""
+    """One directory on the way: its descriptor (-1 while closed), and what in it is still to be seen."""
 
-    def __init__(self, fd: int, path: bytes, names: list[bytes]) -> None:
+    def __init__(self, fd: int, path: bytes) -> None:
         self.fd = fd
         self.path = path
-        self.names = names
+        self.names: list[bytes] = []
+        """Still to be looked at; the next one is the last."""
+        self.below: list[bytes] = []
+        """A heap of the directories seen, each with a slash: where their content sorts among the names."""
+
+    def descent_due(self) -> bool:
+        """Whether the next path in order lies in a directory seen already, and is no name of this one."""
+        return bool(self.below) and (not self.names or self.below[0] < self.names[-1])
 
 
 class _Walk:
     """Depth first, without recursion: a tree may be deeper than Python's stack and than the descriptors allowed."""
 
     def __init__(self, tree: Tree, excludes: ExcludeRule, on_progress: Callable[[int], None] | None) -> None:
-        self.entries: list[Scanned] = []
+        self.entries = TableBuilder(Scanned)
         self.skipped: list[Skipped] = []
         self.unreadable: list[bytes] = []
+        self.several: set[int] = set()
+        self._once: set[int] = set()
         self._tree = tree
         self._excluded = excludes.excluded
         self._why = excludes.reason
@@ -131,10 +158,9 @@ class _Walk:
 
     def run(self) -> None:
         """Visit everything; the root's own failure is raised."""
-        fd = os.dup(self._tree.directory(b""))
-        levels = [_Level(fd, b"", [])]
+        levels = [_Level(os.dup(self._tree.directory(b"")), b"")]
         try:
-            levels[0].names = self._list(fd, b"")
+            self._list(levels[0])
             while levels:
                 self._step(levels)
         finally:
@@ -143,62 +169,84 @@ class _Walk:
                     os.close(level.fd)
 
     def _step(self, levels: list[_Level]) -> None:
-        """Enter the next directory of the lowest level, or leave that level."""
+        """Look at names of the lowest level, or enter a directory of it, or leave it."""
         level = levels[-1]
-        if not level.names:
+        if level.descent_due():
+            self._descend(levels, level, heappop(level.below)[:-1])
+        elif level.names:
+            try:
+                self._look(level)
+            except OSError as error:  # the directory itself was closed to us, or is gone, since it was listed
+                self._note(level.path, error)
+                level.names.clear()
+        else:
             levels.pop()
             if level.fd >= 0:
                 os.close(level.fd)
-            return
-        name = level.names.pop()
+
+    def _descend(self, levels: list[_Level], level: _Level, name: bytes) -> None:
         path = level.path + b"/" + name if level.path else name
         try:
-            if level.fd < 0:
-                level.fd = os.dup(self._tree.directory(level.path))
-            fd = os.open(name, _DIRECTORY, dir_fd=level.fd)
+            fd = os.open(name, _DIRECTORY, dir_fd=self._descriptor(level))
         except OSError as error:
             self._note(path, error)
             return
-        below = _Level(fd, path, [])
-        levels.append(below)
+        levels.append(_Level(fd, path))
         try:
-            below.names = self._list(fd, path)
+            self._list(levels[-1])
         except OSError as error:
             self._note(path, error)
         if len(levels) > _OPEN and (upper := levels[-_OPEN]).fd >= 0:
             os.close(upper.fd)
             upper.fd = -1
-        if self._on_progress is not None:
-            self._on_progress(len(self.entries))
+        self._tell()
 
-    def _list(self, fd: int, path: bytes) -> list[bytes]:
-        """Take in one directory's entries; gives the names of the directories among them."""
-        below: list[bytes] = []
-        prefix = path + b"/" if path else b""
-        fsencode, add = os.fsencode, self.entries.append
-        with os.scandir(fd) as listing:
-            for found in listing:
-                name = fsencode(found.name)
-                where = prefix + name
-                try:
-                    status = found.stat(follow_symlinks=False)
-                    kind = _kind(status.st_mode)
-                    if self._excluded(where, kind == DIRECTORY):
-                        if why := self._why(where, kind == DIRECTORY):
-                            self.skipped.append(Skipped(where, why))
-                        continue
-                    if kind is None:
-                        what = _SPECIAL.get(stat.S_IFMT(status.st_mode), "neither file nor directory")
-                        self.skipped.append(Skipped(where, f"{what}; only files, directories and links are stored"))
-                        continue
-                    target = os.readlink(name, dir_fd=fd) if kind == SYMLINK else b""
-                except OSError as error:
-                    self._note(where, error)
+    def _descriptor(self, level: _Level) -> int:
+        if level.fd < 0:
+            level.fd = os.dup(self._tree.directory(level.path))
+        return level.fd
+
+    def _list(self, level: _Level) -> None:
+        """Take in the names of one directory."""
+        with os.scandir(level.fd) as listing:
+            level.names = [os.fsencode(found.name) for found in listing]
+        level.names.sort(reverse=True)
+
+    def _look(self, level: _Level) -> None:
+        """Take in entries of one directory, up to where the content of one of them comes next."""
+        fd, names, below = self._descriptor(level), level.names, level.below
+        prefix = level.path + b"/" if level.path else b""
+        add, excluded = self.entries.add, self._excluded
+        while names and not (below and below[0] < names[-1]):
+            name = names.pop()
+            where = prefix + name
+            try:
+                status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+                kind = _kind(status.st_mode)
+                if excluded(where, kind == DIRECTORY):
+                    if why := self._why(where, kind == DIRECTORY):
+                        self.skipped.append(Skipped(where, why))
                     continue
-                if kind == DIRECTORY:
-                    below.append(name)
-                add(scanned(where, status, kind, target))
-        return below
+                if kind is None:
+                    what = _SPECIAL.get(stat.S_IFMT(status.st_mode), "neither file nor directory")
+                    self.skipped.append(Skipped(where, f"{what}; only files, directories and links are stored"))
+                    continue
+                target = os.readlink(name, dir_fd=fd) if kind == SYMLINK else b""
+            except OSError as error:
+                self._note(where, error)
+                continue
+            if kind == DIRECTORY:
+                heappush(below, name + b"/")
+            entry = scanned(where, status, kind, target)
+            add(entry)
+            if entry.nlink > 1:
+                (self.several if names_hash(entry) in self._once else self._once).add(names_hash(entry))
+            if not self.entries.count % _TELL_EVERY:
+                self._tell()
+
+    def _tell(self) -> None:
+        if self._on_progress is not None:
+            self._on_progress(self.entries.count)
 
     def _note(self, path: bytes, error: OSError) -> None:
         """A path that could not be seen: gone is no news, unreadable is, and what is our own failure is raised."""

@@ -2,33 +2,41 @@
 
 A cache of one machine between two boots, kept in `.spotwarp/cache/stat`; losing it, or finding it damaged, costs
 reading and nothing else. It maps to content hashes only, never to places in the bucket, so a stale one cannot make a
-snapshot point at what is not there.
+snapshot point at what is not there. Asked in the order of the paths it is quick; any other order is merely correct.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from heapq import merge
 from pathlib import Path
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from spotwarp.errors import SpotWarpError
-from spotwarp.persistence.envelope import Kind, seal, unseal
+from spotwarp.persistence.envelope import Kind, seal, unsealed
+from spotwarp.persistence.held import Held, Identity
+from spotwarp.persistence.manifest import DIRECTORY, Manifest
 from spotwarp.persistence.scan import Scanned
+from spotwarp.persistence.table import Cursor, Directory, Table, TableBuilder, apart, directory, placed
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _FINE_GUARD_NS: Final = 100_000_000
 _COARSE_GUARD_NS: Final = 2_000_000_000
-_LIMIT: Final = 1 << 30
-"""Bytes that a decompressed cache may announce; more is damage."""
+_MOST_MOVED: Final = 200_000
+"""Files looked for under another path, by what they are; of more at once the rest is read again."""
 
 
 class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A file as it was read: its status before and after, and the content hashes (see `index`)."""
 
+    path: bytes
     size: int
     mtime_ns: int
     ctime_ns: int
@@ -50,22 +58,48 @@ class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
         return max(self.mtime_ns, self.ctime_ns) + guard < self.read_ns
 
 
-class _File(msgspec.Struct, array_like=True, frozen=True):
+class _Head(msgspec.Struct, array_like=True, frozen=True):
     boot: str
     root_dev: int
-    records: dict[bytes, Record]
+    segments: Directory
 
 
-_decoder = msgspec.msgpack.Decoder(_File)
+_decoder = msgspec.msgpack.Decoder(_Head)
+
+
+@dataclass(frozen=True, slots=True)
+class Quiet:
+    """A workspace of which all is in a snapshot, and no file can change from now on without its status showing."""
+
+    seen: Table[Scanned]
+    stored: Manifest
+    sums: tuple[int, int]
+    """Files, and bytes in them."""
+    held: Held
+    """What was held when it was read."""
+    own: frozenset[Identity]
+    """Those of `held.files` that are files of this workspace."""
+    oldest: float
+    """Monotonic: when the first of the files that were held was read; infinite when none was."""
+
+    def as_held(self, held: Held, since: float, seen: Table[Scanned]) -> bool:
+        """Whether nothing was taken hold of since, or let go, and what was held was read after `since`."""
+        if not (held.known and self.held.known) or held.silent != self.held.silent or self.oldest <= since:
+            return False
+        taken = held.files - self.held.files
+        return self.own <= held.files and not (taken and any((one.dev, one.ino) in taken for one in seen))
 
 
 class StatCache:
     """The records by path. Not for several threads."""
 
-    def __init__(self, records: Mapping[bytes, Record] | None = None) -> None:
-        self._records: dict[bytes, Record] = dict(records or {})
-        self._by_identity: dict[tuple[int, int, int, int, int], Record] | None = None
-        self._saved: dict[bytes, Record] | None = None
+    def __init__(self, records: Iterable[Record] = ()) -> None:
+        self._records = Table.of(Record, records)
+        self._others = Cursor(self._records)
+        self._moved: dict[int, int] | None = None
+        """Numbers of records by the hash of their identities."""
+        self._saved: Table[Record] | None = None
+        self._quiet: Quiet | None = None
 
     def __len__(self) -> int:
         """How many files are recorded."""
@@ -77,10 +111,12 @@ class StatCache:
         Looked up by path, then by inode: files below a renamed directory keep theirs. Of a file that was held when it
         was read, only what was read after `since` (monotonic) counts: never, unless said.
         """
-        found = self._records.get(entry.path)
-        if found is None or not _same(found, entry):
-            found = self._identities().get((entry.dev, entry.ino, entry.size, entry.mtime_ns, entry.ctime_ns))
-        if found is None or not found.trusted() or (found.held_s is not None and found.held_s <= since):
+        found = self._records.find(entry.path)
+        if found is None:
+            found = self._elsewhere(entry)
+        if found is None or not _same(found, entry) or not found.trusted():
+            return None
+        if found.held_s is not None and found.held_s <= since:
             return None
         return found
 
@@ -91,17 +127,39 @@ class StatCache:
 
     def last(self, path: bytes) -> Record | None:
         """What was recorded of `path` when it was last read, whatever has become of it."""
-        return self._records.get(path)
+        return self._records.find(path)
 
-    def add(self, path: bytes, record: Record) -> None:
+    def add(self, record: Record) -> None:
         """Know one more file."""
-        self._records = {**self._records, path: record}
-        self._by_identity = None
+        records = TableBuilder(Record)
+        for one in merge((r for r in self._records if r.path != record.path), (record,), key=lambda r: r.path):
+            records.add(one)
+        self.replace(records.table())
 
-    def replace(self, records: dict[bytes, Record]) -> None:
+    def replace(self, records: Table[Record]) -> None:
         """Know exactly `records` from now on."""
-        self._records = records
-        self._by_identity = None
+        self._records, self._others = records, Cursor(records)
+        self._moved = self._quiet = None
+
+    def remember(self, quiet: Quiet) -> None:
+        """What a later `quiet` is asked against; forgotten with the next `replace`."""
+        self._quiet = quiet
+
+    def quiet(
+        self, seen: Table[Scanned], base: Manifest, held: Held | None = None, since: float = -math.inf
+    ) -> tuple[int, int] | None:
+        """The sums of `base` if `seen` is certain to be what it holds: only times of directories have moved since.
+
+        Compares coded rows, segment by segment; None only means that it must be looked at more closely. `held` and
+        `since` as for a `Belief`; without `held` only what the times show counts.
+        """
+        quiet = self._quiet
+        if quiet is None or quiet.stored is not base or len(seen) != len(quiet.seen):
+            return None
+        if held is not None and not quiet.as_held(held, since, seen):
+            return None
+        pairs = zip(*apart(seen, quiet.seen), strict=True)
+        return quiet.sums if all(a == b or _same_directory(a, b) for a, b in pairs) else None
 
     @classmethod
     def load(cls, path: Path, root: Path, *, boot: str | None = None) -> StatCache:
@@ -110,17 +168,15 @@ class StatCache:
         After a reboot none can: time stamps may have reached the disk without the data they speak of. `boot` is this
         boot's identity, asked of the kernel when not given.
         """
-        import zstandard
-
         try:
-            body = unseal(path.read_bytes(), Kind.STATCACHE, "the stat cache")
-            if zstandard.frame_content_size(body) > _LIMIT:
-                return cls()
-            file = _decoder.decode(zstandard.ZstdDecompressor().decompress(body))
-            believed = file.boot == (boot or _boot()) and file.root_dev == root.stat().st_dev
-        except (OSError, SpotWarpError, zstandard.ZstdError, msgspec.DecodeError):
+            body = unsealed(path.read_bytes(), Kind.STATCACHE, "the stat cache")
+            (length,) = struct.unpack_from("<I", body)
+            head = _decoder.decode(body[4 : 4 + length])
+            records = placed(Record, head.segments, body[4 + length :])
+            believed = head.boot == (boot or _boot()) and head.root_dev == root.stat().st_dev
+        except (OSError, SpotWarpError, struct.error, msgspec.DecodeError):
             return cls()
-        cache = cls(file.records if believed else None)
+        cache = cls(records if believed else ())
         cache._saved = cache._records
         return cache
 
@@ -129,15 +185,14 @@ class StatCache:
 
         It is not synced to the disk: what a crash of the machine could tear is not believed after the reboot anyway.
         """
-        import zstandard
-
         if self._records is self._saved and path.exists():
             return True
         temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         try:
-            body = msgspec.msgpack.encode(_File(_boot(), root.stat().st_dev, self._records))
+            head = msgspec.msgpack.encode(_Head(_boot(), root.stat().st_dev, directory(self._records)))
             path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_bytes(seal(Kind.STATCACHE, zstandard.ZstdCompressor(level=1).compress(body)))
+            segments = (segment.data for segment in self._records.segments)
+            temporary.write_bytes(seal(Kind.STATCACHE, struct.pack("<I", len(head)), head, *segments))
             temporary.replace(path)
         except OSError:
             try:
@@ -148,11 +203,21 @@ class StatCache:
         self._saved = self._records
         return True
 
-    def _identities(self) -> dict[tuple[int, int, int, int, int], Record]:
-        """The records by what a file is, wherever it lies; made when first asked for."""
-        if self._by_identity is None:
-            self._by_identity = {(r.dev, r.ino, r.size, r.mtime_ns, r.ctime_ns): r for r in self._records.values()}
-        return self._by_identity
+    def _elsewhere(self, entry: Scanned) -> Record | None:
+        """The record of the same file under another path: of any of the first `_MOST_MOVED`, made when first asked."""
+        if self._moved is None:
+            some = zip(self._records, range(_MOST_MOVED), strict=False)
+            self._moved = {hash(_identity(record)): number for record, number in some}
+        number = self._moved.get(hash(_identity(entry)))
+        if number is None:
+            return None
+        found = self._others.at(number)
+        return replace(found, path=entry.path) if _same(found, entry) else None
+
+
+def _identity(file: Record | Scanned) -> tuple[int, int, int, int, int]:
+    """What a file is, wherever it lies."""
+    return file.dev, file.ino, file.size, file.mtime_ns, file.ctime_ns
 
 
 def _same(record: Record, entry: Scanned) -> bool:
@@ -163,6 +228,11 @@ def _same(record: Record, entry: Scanned) -> bool:
         and record.ino == entry.ino
         and record.dev == entry.dev
     )
+
+
+def _same_directory(one: Scanned, other: Scanned) -> bool:
+    """Whether both are the same directory but for its times: every temporary file that came and went moves them."""
+    return one.kind == other.kind == DIRECTORY and (one.path, one.mode) == (other.path, other.mode)
 
 
 def _boot() -> str:

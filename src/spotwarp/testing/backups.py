@@ -20,12 +20,13 @@ from spotwarp.persistence.restore import FetchOptions, fetch
 from spotwarp.persistence.scan import Scanned
 from spotwarp.persistence.statcache import StatCache
 from spotwarp.persistence.store.api import Store
+from spotwarp.persistence.table import Table
 from spotwarp.testing.clocks import SeededRng
 from spotwarp.testing.stores import FaultyStore, MemoryStore
 from spotwarp.testing.trees import Node, read_tree
 
 
-def no_checkpoints(root: Path, entries: Sequence[Scanned]) -> tuple[()]:
+def no_checkpoints(root: Path, entries: Table[Scanned]) -> tuple[()]:
     """A judge that sees none."""
     return ()
 

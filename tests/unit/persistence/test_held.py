@@ -117,7 +117,7 @@ def test_file_systems_in_memory_keep_silent(tmp_path: Path) -> None:
 
 
 def record(held_s: float | None = None) -> Record:
-    return Record(10, WRITTEN, WRITTEN, 77, 5, WRITTEN + 60 * SECOND, b"d" * 16, held_s)
+    return Record(b"a/f", 10, WRITTEN, WRITTEN, 77, 5, WRITTEN + 60 * SECOND, b"d" * 16, held_s)
 
 
 @pytest.mark.parametrize(
@@ -134,10 +134,10 @@ def test_what_was_read_of_a_held_file_is_believed_for_a_while(
     held_then_s: float | None, held_now: bool, since: float, read_again: bool
 ) -> None:
     held = Held(frozenset({(5, 77)} if held_now else ()))
-    found = Belief(held, since).record(StatCache({b"a/f": record(held_then_s)}), ENTRY)
+    found = Belief(held, since).record(StatCache([record(held_then_s)]), ENTRY)
     assert (found is None) == read_again
 
 
 def test_whoever_asks_for_no_time_gets_no_record_of_a_held_file() -> None:
-    assert StatCache({b"a/f": record()}).lookup(ENTRY) is not None
-    assert StatCache({b"a/f": record(1500.0)}).lookup(ENTRY) is None
+    assert StatCache([record()]).lookup(ENTRY) is not None
+    assert StatCache([record(1500.0)]).lookup(ENTRY) is None

@@ -20,6 +20,7 @@ _NOT_YET = re.compile(rb"(?:tmp-)?checkpoint-[0-9]+.*|.*\.torn-[0-9]+(?:-[0-9]+)
 """Being filled, or set aside: what lies in it is no checkpoint by itself."""
 _LOOKALIKE = re.compile(rb"(?:tmp-)?checkpoint-.*|global_step[0-9]+", re.DOTALL)
 _OWN = b".spotwarp"
+_ENDS = (b"config.json", b".safetensors", b".distcp")
 _CONFIG, _WEIGHTS, _ADAPTER, _PIECE = 1, 2, 4, 8
 
 
@@ -60,6 +61,8 @@ def survey(entries: Iterable[tuple[bytes, bool]]) -> Survey:
     decoys: list[bytes] = []
     models: dict[bytes, int] = {}
     for path, is_dir in entries:
+        if not path.endswith(_ENDS) and b"checkpoint-" not in path and b"global_step" not in path:
+            continue  # nearly always
         parent, name = posixpath.split(path)
         sign = 0 if is_dir else _model_sign(name)
         lookalike = _LOOKALIKE.fullmatch(name)

@@ -10,12 +10,14 @@ what was put is garbage that no entry names, and the stat cache is as it was.
 from __future__ import annotations
 
 import builtins
+import math
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -24,37 +26,38 @@ from spotwarp.errors import WorkspaceFault
 from spotwarp.persistence import manifest as manifests
 from spotwarp.persistence.backup.cutoff import Cutoff
 from spotwarp.persistence.backup.outcome import (
+    Kept,
     Late,
+    Links,
+    Times,
     broken,
     changed,
     demoted,
     equal,
     late_paths,
-    linked,
     outcome,
-    records,
-    without_late,
 )
-from spotwarp.persistence.backup.packing import Uploads
+from spotwarp.persistence.backup.packing import Uploads, refuse_stopped
 from spotwarp.persistence.backup.plan import Belief, Plan, apart, plan
 from spotwarp.persistence.backup.progress import Meter, Progress
 from spotwarp.persistence.backup.reading import Found, Reading
 from spotwarp.persistence.backup.versions import VersionRule, Versions
 from spotwarp.persistence.beneath import Tree
 from spotwarp.persistence.envelope import FORMAT_VERSION
-from spotwarp.persistence.held import Held, look
+from spotwarp.persistence.held import Held, Identity, look
 from spotwarp.persistence.index import CHUNK, Carried, Index
 from spotwarp.persistence.layout import manifest_key, new_object_id
 from spotwarp.persistence.manifest import FILE, CheckpointFact, Manifest, PackRef, Skipped
 from spotwarp.persistence.pack import TARGET
 from spotwarp.persistence.parallel import default_workers
 from spotwarp.persistence.scan import ExcludeRule, Scan, Scanned, scan
-from spotwarp.persistence.statcache import StatCache
+from spotwarp.persistence.statcache import Quiet, Record, StatCache
 from spotwarp.persistence.store.api import Store
+from spotwarp.persistence.table import Table, TableBuilder
 
 __all__ = ["RECHECK_S", "BackupOptions", "Carry", "Cutoff", "Judge", "Progress", "Uploaded", "backup"]
 
-Judge = Callable[[Path, Sequence[Scanned]], Sequence[CheckpointFact]]
+Judge = Callable[[Path, Table[Scanned]], Sequence[CheckpointFact]]
 """Says what the checkpoints among the entries of a workspace are; see `execution.checkpoints`."""
 
 RECHECK_S: Final = 600.0
@@ -82,7 +85,7 @@ class BackupOptions:
 
     @property
     def levels(self) -> tuple[int, int]:
-        """zstd levels for chunks and for bundles."""
+        """Of chunks and of bundles."""
         return self.chunk_level, self.bundle_level
 
     @property
@@ -170,47 +173,53 @@ def backup(
     """
     started = clock.monotonic()
     options = options or BackupOptions()
-    seen = scan(root, excludes)
+    seen = scan(root, excludes, on_progress=_looking(progress, cancel))
     facts = tuple(judge(root, seen.entries))
-    cutoff, carry = cutoff or Cutoff(clock), carry or Carry()
-    index = Index(base, carry.content)
-    held, looked = look(root), clock.monotonic()  # before anything is read: see `held`
-    belief = Belief(held, looked - recheck_s)
-    whole = versions(root, seen.entries, facts, base, cache, belief) if versions is not None else Versions()
-    work = plan(whole.readable(seen.entries), facts, cache, index, belief)
-    meter = Meter(work.read_files, work.read_bytes, progress)
-    capacity = cutoff.capacity(options.pack_size, _LEAST_PACK)
-    uploads = Uploads(
-        store, index, rng, run=run, generation=generation, capacity=capacity, cancel=cancel, cutoff=cutoff
-    )
+    times = Times(seen.fs_time_ns, clock.monotonic())
+    belief = Belief(look(root), times.looked_s - recheck_s)  # before anything is read: see `held`
     with _open(root, seen) as tree:
+        if not always and base is not None and (sums := _nothing_new(tree, seen, facts, cache, base, belief)):
+            refuse_stopped(cancel)
+            put, took = _Put("", "", 0), clock.monotonic() - started
+            return Uploaded(*put, base, *sums, 0, 0, (), base.skipped, (), (), 0, took, unchanged=True)
+        cutoff, carry = cutoff or Cutoff(clock), carry or Carry()
+        index = Index(base, carry.content)
+        whole = versions(root, seen.entries, facts, base, cache, belief) if versions is not None else Versions()
+        work = plan(seen, facts, cache, index, belief, whole.unwanted())
+        meter = Meter(work.read_files, work.read_bytes, progress)
+        cap = cutoff.capacity(options.pack_size, _LEAST_PACK)
+        uploads = Uploads(store, index, rng, run=run, generation=generation, capacity=cap, cancel=cancel, cutoff=cutoff)
         reading = Reading(tree, index, uploads, meter, levels=options.levels, nice=options.nice)
-        try:
+        with _carrying(carry, index, uploads):
             found = _read(reading, work, uploads, options, cancel)
-        finally:
-            carry.content = index.carried(uploads.acknowledged)
         facts = demoted(facts, broken(facts, seen, found, tree.lstat))
         whole = whole.settled(seen.entries, tree.lstat)
     paths = _late_paths(work, found, index, uploads) if cutoff.left() is not None else {}
     whole = whole.without(paths)
-    kept: Sequence[tuple[Scanned, builtins.bytes]] = whole.applied(outcome(seen.entries, work, found))
-    late = without_late(kept, facts, paths, base) if paths else None
-    if late is not None:
-        kept, facts = late.kept, late.facts
-    manifest = msgspec.structs.replace(
-        index.manifest(kept, linked(kept), version=FORMAT_VERSION, run=run, generation=generation),
-        checkpoints=facts,
-        skipped=_skipped(*seen.skipped, *found.unreadable, *whole.left_out(), *(late.skipped if late else ())),
-        versions=whole.facts(),
-    )
+    kept = whole.applied(outcome(work, found, cache, belief, times))
+    late = Late(paths, facts, base) if paths else None
+    kept, facts = (late.stand_in(kept), late.facts) if late else (kept, facts)
+    tally = _Tally(seen, belief.held)
+    made = index.manifest(tally.pass_on(kept), version=FORMAT_VERSION, run=run, generation=generation)
+    skipped = (*seen.skipped, *found.unreadable, *whole.left_out(), *(late.skipped() if late else ()))
+    manifest = msgspec.structs.replace(made, checkpoints=facts, skipped=_sorted(skipped), versions=whole.facts())
     uploads.check()
     unchanged = not always and base is not None and equal(manifest, base)
     put = _Put("", "", 0) if unchanged else _put_manifest(store, manifest, rng)
-    without = whole.unknown() | paths.keys()
-    cache.replace(records(work, found, seen.fs_time_ns, held, looked, without=without))
-    duration_s = clock.monotonic() - started
+    manifest = base if unchanged and base is not None else manifest
+    cache.replace(tally.records.table())
+    if (quiet := tally.quiet(manifest)) is not None:
+        cache.remember(quiet)
     done = _Done(put, found, late, uploads.stored_bytes + put.size, meter.bytes, index.new_packs())
-    return _uploaded(done, manifest, base, duration_s=duration_s, unchanged=unchanged, sighted=held.known)
+    return _uploaded(
+        *(done, tally, manifest, base), duration_s=clock.monotonic() - started, unchanged=unchanged, belief=belief
+    )
+
+
+class _Put(NamedTuple):
+    id: str
+    address: str
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,33 +229,33 @@ class _Done:
     late: Late | None
     stored_bytes: int
     read_bytes: int
-    new_packs: tuple[PackRef, ...]
+    new_packs: frozenset[PackRef]
 
 
 def _uploaded(
-    done: _Done, manifest: Manifest, base: Manifest | None, *, duration_s: float, unchanged: bool, sighted: bool
+    done: _Done,
+    tally: _Tally,
+    manifest: Manifest,
+    base: Manifest | None,
+    *,
+    duration_s: float,
+    unchanged: bool,
+    belief: Belief,
 ) -> Uploaded:
-    new = frozenset(done.new_packs)
-    sizes = [entry.size for entry in manifest.entries if entry.kind == FILE]
     return Uploaded(
-        manifest_id=done.put.id,
-        address=done.put.address,
-        manifest_size=done.put.size,
-        manifest=base if unchanged and base is not None else manifest,
-        files=len(sizes),
-        bytes=sum(sizes),
+        *(*done.put, manifest, tally.files, tally.bytes),
         read_bytes=done.read_bytes,
         stored_bytes=done.stored_bytes,
-        new_packs=tuple(pack for pack in manifest.packs if pack in new),
+        new_packs=tuple(pack for pack in manifest.packs if pack in done.new_packs),
         skipped=manifest.skipped,
         vanished=tuple(sorted(done.found.vanished)),
         unstable=tuple(sorted(done.found.unstable)),
         changed_files=0 if unchanged else changed(manifest, base),
         duration_s=duration_s,
         unchanged=unchanged,
-        late_files=len(done.late.paths) if done.late else 0,
+        late_files=done.late.files if done.late else 0,
         late_bytes=done.late.bytes if done.late else 0,
-        sighted=sighted,
+        sighted=belief.held.known,
     )
 
 
@@ -254,7 +263,7 @@ def _read(
     reading: Reading, work: Plan, uploads: Uploads, options: BackupOptions, cancel: threading.Event | None
 ) -> Found:
     """Read all of `work`, and by themselves the names whose file turned out to have another first one."""
-    if not work.jobs:
+    if not work.read_files:
         return reading.found
     with uploads.open(buffers=options.buffers, slots=options.uploads):
         found = reading.run(work, workers=options.workers, cancel=cancel)
@@ -263,21 +272,87 @@ def _read(
     return found
 
 
+def _sorted(skipped: Iterable[Skipped]) -> tuple[Skipped, ...]:
+    return tuple(sorted(skipped, key=lambda skip: skip.path))
+
+
 def _late_paths(work: Plan, found: Found, index: Index, uploads: Uploads) -> dict[builtins.bytes, int]:
     """The files that are not in the store now that the cut has come, with their sizes."""
     missing = index.unacknowledged(uploads.acknowledged)
     return late_paths(work, found, lambda digests: not index.lies_in(digests, missing))
 
 
-def _skipped(*skipped: Skipped) -> tuple[Skipped, ...]:
-    return tuple(sorted(skipped, key=lambda skip: skip.path))
+@contextmanager
+def _carrying(carry: Carry, index: Index, uploads: Uploads) -> Iterator[None]:
+    """Whatever becomes of the uploads, what was acknowledged of them is known afterwards."""
+    try:
+        yield
+    finally:
+        carry.content = index.carried(uploads.acknowledged)
 
 
-@dataclass(frozen=True, slots=True)
-class _Put:
-    id: str
-    address: str
-    size: int
+def _looking(
+    progress: Callable[[Progress], None] | None, cancel: threading.Event | None
+) -> Callable[[int], None] | None:
+    """Tells how far the scan is, and ends it once `cancel` is set."""
+
+    def tell(entries: int) -> None:
+        refuse_stopped(cancel)
+        if progress is not None:
+            progress(Progress(0, 0, 0, 0, seen=entries))
+
+    return tell
+
+
+def _nothing_new(
+    tree: Tree, seen: Scan, facts: tuple[CheckpointFact, ...], cache: StatCache, base: Manifest, belief: Belief
+) -> tuple[int, int] | None:
+    """The files in `base` and their bytes if a look at the directories alone proves that it holds all there is.
+
+    The common case, and cheap; None when it needs a closer look.
+    """
+    sums = cache.quiet(seen.entries, base, belief.held, belief.since)
+    if sums is None or tuple(seen.skipped) != base.skipped or any(fact.kept for fact in base.versions):
+        return None
+    return sums if demoted(facts, broken(facts, seen, Found(), tree.lstat)) == base.checkpoints else None
+
+
+class _Tally:
+    """Counts what goes into a manifest, and collects what the stat cache shall know."""
+
+    def __init__(self, seen: Scan, held: Held) -> None:
+        self._seen, self._held = seen, held
+        self._links = Links(seen.several)
+        self._settled = 0
+        self._own: set[Identity] = set()
+        self._oldest = math.inf
+        self.files = self.bytes = 0
+        self.records = TableBuilder(Record)
+
+    def pass_on(self, kept: Iterable[Kept]) -> Iterator[tuple[Scanned, builtins.bytes, builtins.bytes]]:
+        """All of `kept`, for `Index.manifest`."""
+        for one in kept:
+            entry = one.entry
+            self._settled += one.as_seen
+            if one.record is not None:
+                self._record(one.record)
+            if entry.kind == FILE:
+                self.files, self.bytes = self.files + 1, self.bytes + entry.size
+            yield entry, one.digests, self._links.first(entry, one.digests)
+
+    def _record(self, record: Record) -> None:
+        self.records.add(record)
+        if record.held_s is not None:
+            self._oldest = min(self._oldest, record.held_s)
+            if (identity := (record.dev, record.ino)) in self._held.files:
+                self._own.add(identity)
+
+    def quiet(self, stored: Manifest) -> Quiet | None:
+        """What proves the next time that nothing is new, if the snapshot is exactly what the scan saw."""
+        if self._settled != len(self._seen.entries):
+            return None
+        sums = self.files, self.bytes
+        return Quiet(self._seen.entries, stored, sums, self._held, frozenset(self._own), self._oldest)
 
 
 def _put_manifest(store: Store, manifest: Manifest, rng: Rng) -> _Put:

@@ -10,19 +10,21 @@ import builtins
 import os
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import merge, nsmallest
 from itertools import chain
 from typing import Final
 
 import msgspec
 
-from spotwarp.persistence.backup.plan import REST, Groups, Plan, SmallFiles
-from spotwarp.persistence.backup.reading import Found
+from spotwarp.persistence.backup.plan import BUNDLED, KEEP, NAMED, REST, Belief, Groups, Plan, SmallFiles
+from spotwarp.persistence.backup.reading import Content, Found
 from spotwarp.persistence.entries import shown
 from spotwarp.persistence.held import Held
 from spotwarp.persistence.index import digests_of
-from spotwarp.persistence.manifest import DIRECTORY, FILE, CheckpointFact, Entry, Manifest, Skipped
-from spotwarp.persistence.scan import Scan, Scanned
-from spotwarp.persistence.statcache import Record
+from spotwarp.persistence.manifest import DIRECTORY, FILE, CheckpointFact, Entry, Manifest, Skipped, tabled
+from spotwarp.persistence.scan import Scan, Scanned, names_hash
+from spotwarp.persistence.statcache import Record, StatCache
+from spotwarp.persistence.table import Cursor, apart
 
 TORN: Final = "torn"
 KEPT: Final = "no time before the machine's end: kept as the snapshot before has it"
@@ -31,100 +33,150 @@ _NAMED: Final = 1000
 """So many late files are named, the largest; the count is of all."""
 
 
-def outcome(entries: Sequence[Scanned], plan: Plan, found: Found) -> Iterator[tuple[Scanned, bytes]]:
-    """What the snapshot holds, in path order, each with its content's digests; what could not be read is left out."""
-    for entry in entries:
-        if entry.kind != FILE:
-            yield entry, b""
-        elif (record := plan.unchanged.get(entry.path)) is not None:
-            yield entry, record.digests
-        elif (content := found.contents.get(entry.path)) is not None:
-            yield content
+@dataclass(frozen=True, slots=True)
+class Times:
+    """When a backup looked: at the directories (ns, the file system's clock), and at what is held (monotonic)."""
+
+    scan_ns: int
+    looked_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class Late:
-    """What did not get to the store before the cut, and what the snapshot has in its stead."""
+class Kept:
+    """One entry of the snapshot: as the scan saw it, or as it was read."""
 
-    kept: tuple[tuple[Scanned, bytes], ...]
-    """As `outcome` gives it, in path order."""
-    facts: tuple[CheckpointFact, ...]
-    paths: tuple[bytes, ...]
-    bytes: int
-    """Files that are late, and bytes in them."""
-    skipped: tuple[Skipped, ...]
-    """The first of them, and what became of each."""
+    entry: Scanned
+    digests: bytes
+    """Its content's; empty for what is no file."""
+    record: Record | None
+    """What the stat cache shall know of it; None for what would not hold still, and for what is no file."""
+    as_seen: bool
+    """It is what the scan saw, and any change from now on must show in its status."""
+
+
+def outcome(plan: Plan, found: Found, cache: StatCache, belief: Belief, times: Times) -> Iterator[Kept]:
+    """What the snapshot holds, in path order; what could not be read, and what nobody wants, is left out."""
+    bundled = found.in_order()
+    content = next(bundled, None)
+    for number, entry in enumerate(plan.entries):
+        fate = plan.fates[number]
+        if entry.kind != FILE:
+            yield Kept(entry, b"", None, as_seen=True)
+        elif fate == KEEP:
+            if (record := belief.record(cache, entry)) is not None:
+                yield Kept(entry, record.digests, record, as_seen=True)
+        elif fate == NAMED:
+            if (named := found.named.get(entry.path)) is not None:
+                yield _read(named, entry, belief.held, times)
+        elif fate == BUNDLED:
+            while content is not None and content.path < entry.path:
+                content = next(bundled, None)
+            if content is not None and content.path == entry.path:
+                yield _read(content, entry, belief.held, times)
+
+
+def _read(content: Content, seen: Scanned, held: Held, times: Times) -> Kept:
+    entry, digests = content.entry, content.digests
+    if not content.stable:
+        return Kept(entry, digests, None, as_seen=False)
+    stamps = entry.mtime_ns, entry.ctime_ns, entry.ino, entry.dev
+    held_s = times.looked_s if (entry.dev, entry.ino) in held else None
+    record = Record(entry.path, entry.size, *stamps, times.scan_ns, digests, held_s)
+    return Kept(entry, digests, record, as_seen=entry == seen and record.trusted())
+
+
+class Links:
+    """Which of what the snapshot holds are one file under several names.
+
+    Only where all of it is the same: a file that was written to between two names is kept as two.
+    """
+
+    def __init__(self, several: Container[int]) -> None:
+        """`several` as in `Scan`."""
+        self._several = several
+        self._first: dict[tuple[int | bytes, ...], bytes] = {}
+
+    def first(self, entry: Scanned, digests: bytes) -> bytes:
+        """The first name of the file of which `entry` is a further one, else nothing; asked in path order."""
+        if entry.kind != FILE or entry.nlink < 2 or names_hash(entry) not in self._several:
+            return b""
+        same = (entry.dev, entry.ino, entry.mode, entry.mtime_ns, entry.size, digests)
+        name = self._first.setdefault(same, entry.path)
+        return b"" if name == entry.path else name
 
 
 def late_paths(plan: Plan, found: Found, stored: Callable[[builtins.bytes], bool]) -> dict[builtins.bytes, int]:
     """The files of `plan` that are not in the store, with their sizes; `stored` judges the digests of what was read."""
     late: dict[builtins.bytes, int] = {}
     gone = {*found.vanished, *(skip.path for skip in found.unreadable)}
-    read = (file for job in plan.jobs for file in (job.files if isinstance(job, SmallFiles) else (job.file,)))
-    for file in chain(read, (alias.file for alias in plan.aliases)):
-        content = found.contents.get(file.path)
-        if (content is None and file.path not in gone) or (content is not None and not stored(content[1])):
-            late[file.path] = file.size
+
+    def look(files: Iterable[Scanned], contents: Mapping[builtins.bytes, Content]) -> None:
+        for file in files:
+            content = contents.get(file.path)
+            if (content is None and file.path not in gone) or (content is not None and not stored(content.digests)):
+                late[file.path] = file.size
+
+    for job in plan.jobs():
+        look(job.files if isinstance(job, SmallFiles) else (job.file,), found.of(job))
+    look((alias.file for alias in plan.aliases), found.named)
     return late
 
 
-def without_late(
-    kept: Iterable[tuple[Scanned, builtins.bytes]],
-    facts: Sequence[CheckpointFact],
-    late: Mapping[builtins.bytes, int],
-    base: Manifest | None,
-) -> Late:
-    """Leave out what is late: of a checkpoint all of it, since a part of one is none.
+class Late:
+    """What did not get to the store before the cut, and what the snapshot has in its stead.
 
-    What the base has in its place, a file or a whole checkpoint, stays as it was there.
+    Of a checkpoint all is left out, since a part of one is none. What the base has in its place, a file or a whole
+    checkpoint, stays as it was there.
     """
-    groups = Groups(facts)
-    hit = {groups.of(path) for path in late} - {REST}
-    rest = [one for one in kept if one[0].path not in late and groups.of(one[0].path) not in hit]
-    here = {entry.path for entry, _ in rest}
-    old = Groups(base.checkpoints) if base else groups
-    saved = {fact.path for fact in base.checkpoints} & hit if base else set()
-    stays = []
-    for entry in base.entries if base else ():
-        wanted = old.of(entry.path) in saved or (
-            entry.path in late and entry.kind == FILE and old.of(entry.path) == REST
-        )
-        digests = digests_of(entry, base.blobs) if wanted and base and entry.path not in here else None
-        if digests is not None:
-            stays.append((_as_scanned(entry), digests))
-    facts = (
-        *(f for f in facts if f.path not in hit),
-        *(f for f in (base.checkpoints if base else ()) if f.path in saved),
-    )
-    back = {entry.path for entry, _ in stays}
-    named = sorted(late, key=lambda path: (-late[path], path))[:_NAMED]
-    return Late(
-        tuple(sorted((*rest, *stays), key=lambda one: one[0].path)),
-        tuple(sorted(facts, key=lambda fact: fact.path)),
-        tuple(sorted(late)),
-        sum(late.values()),
-        tuple(Skipped(path, KEPT if path in back else LEFT_OUT, unreadable=True) for path in named),
-    )
+
+    def __init__(
+        self, paths: Mapping[builtins.bytes, int], facts: Sequence[CheckpointFact], base: Manifest | None
+    ) -> None:
+        """`paths` has the late files with their sizes, at least one."""
+        self._paths, self._base = paths, base
+        self._groups = Groups(facts)
+        self._hit = {self._groups.of(path) for path in paths} - {REST}
+        before = base.checkpoints if base else ()
+        self._saved = {fact.path for fact in before} & self._hit
+        stay = (*(f for f in facts if f.path not in self._hit), *(f for f in before if f.path in self._saved))
+        self.facts = tuple(sorted(stay, key=lambda fact: fact.path))
+        """The checkpoints of the snapshot."""
+        self.files, self.bytes = len(paths), sum(paths.values())
+        self._named = dict.fromkeys(nsmallest(_NAMED, paths, key=lambda path: (-paths[path], path)), LEFT_OUT)
+
+    def stand_in(self, kept: Iterable[Kept]) -> Iterator[Kept]:
+        """`kept` without what is late, and with what takes its place; in path order."""
+        last = None
+        rest = (one for one in kept if not self._drops(one.entry.path))
+        for one in merge(rest, self._stays(), key=lambda one: one.entry.path):
+            if one.entry.path != last:
+                last = one.entry.path
+                if not one.as_seen and last in self._named:
+                    self._named[last] = KEPT
+                yield one
+
+    def skipped(self) -> tuple[Skipped, ...]:
+        """The largest that are late, and what became of each; after `stand_in` has ended."""
+        return tuple(Skipped(path, reason, unreadable=True) for path, reason in self._named.items())
+
+    def _drops(self, path: builtins.bytes) -> bool:
+        return path in self._paths or self._groups.of(path) in self._hit
+
+    def _stays(self) -> Iterator[Kept]:
+        base = self._base
+        if base is None:
+            return
+        old = Groups(base.checkpoints)
+        for entry in base.entries:
+            group = old.of(entry.path)
+            if group in self._saved or (entry.path in self._paths and entry.kind == FILE and group == REST):
+                digests = digests_of(entry, base.blobs)
+                if digests is not None:
+                    yield Kept(_as_scanned(entry), digests, None, as_seen=False)
 
 
 def _as_scanned(entry: Entry) -> Scanned:
     return Scanned(entry.path, entry.kind, entry.mode, entry.mtime_ns, 0, entry.size, 0, 0, 0, entry.target)
-
-
-def linked(kept: Iterable[tuple[Scanned, bytes]]) -> dict[bytes, bytes]:
-    """Which of what the snapshot holds are one file under several names: each further name, and the first.
-
-    Only where all of it is the same: a file that was written to between two names is kept as two.
-    """
-    first: dict[tuple[int | bytes, ...], bytes] = {}
-    links = {}
-    for entry, digests in kept:
-        if entry.kind == FILE and entry.nlink > 1:
-            same = (entry.dev, entry.ino, entry.mode, entry.mtime_ns, entry.size, digests)
-            name = first.setdefault(same, entry.path)
-            if name != entry.path:
-                links[entry.path] = name
-    return links
 
 
 def broken(
@@ -132,12 +184,10 @@ def broken(
 ) -> dict[bytes, str]:
     """The paths in checkpoints that are not in the snapshot as they were at the scan, and why."""
     reasons = {path: "could not be read" for path in chain(seen.unreadable, (skip.path for skip in found.unreadable))}
-    if not facts:
-        return reasons
-    groups = Groups(facts)
-    for entry in seen.entries:
-        if groups.covers(entry.path) and (why := moved(entry, lstat)):
-            reasons.setdefault(entry.path, why)
+    for fact in facts:
+        for entry in seen.entries.beneath(fact.path):
+            if why := moved(entry, lstat):
+                reasons.setdefault(entry.path, why)
     return reasons
 
 
@@ -155,31 +205,6 @@ def demoted(facts: Sequence[CheckpointFact], reasons: Mapping[bytes, str]) -> tu
     return tuple(settled)
 
 
-def records(
-    plan: Plan, found: Found, fs_time_ns: int, held: Held, now: float, *, without: Container[bytes] = ()
-) -> dict[bytes, Record]:
-    """What the stat cache shall know: the files not read, and those that held still while they were.
-
-    `held` was looked at before they were read, at `now` (monotonic), and after `fs_time_ns`. Not `without`: these are
-    in the snapshot with other content than on disk, or not at all.
-    """
-    known = {path: record for path, record in plan.unchanged.items() if path not in without}
-    unstable = set(found.unstable)
-    for path, (entry, digests) in found.contents.items():
-        if path not in unstable and path not in without:
-            known[path] = Record(
-                entry.size,
-                entry.mtime_ns,
-                entry.ctime_ns,
-                entry.ino,
-                entry.dev,
-                fs_time_ns,
-                digests,
-                now if (entry.dev, entry.ino) in held else None,
-            )
-    return known
-
-
 def equal(new: Manifest, base: Manifest) -> bool:
     """Whether a snapshot would say nothing new.
 
@@ -193,17 +218,19 @@ def equal(new: Manifest, base: Manifest) -> bool:
         and new.packs == base.packs
         and new.blobs == base.blobs
         and len(new.entries) == len(base.entries)
-        and all(map(_same, new.entries, base.entries))
+        and all(map(_same, *apart(tabled(new.entries), tabled(base.entries))))
     )
 
 
 def changed(new: Manifest, base: Manifest | None) -> int:
     """How many files of `new` are not in `base` with the same size, time and hash."""
-    old = {entry.path: entry for entry in base.entries} if base else {}
+    if base is None:
+        return sum(entry.kind == FILE for entry in new.entries)
+    old = Cursor(tabled(base.entries))
     return sum(
-        (was := old.get(entry.path)) is None
+        (was := old.find(entry.path)) is None
         or (was.kind, was.size, was.mtime_ns, was.digest) != (FILE, entry.size, entry.mtime_ns, entry.digest)
-        for entry in new.entries
+        for entry in apart(tabled(new.entries), tabled(base.entries))[0]
         if entry.kind == FILE
     )
 

@@ -113,8 +113,7 @@ class Uploads:
 
     def check(self) -> None:
         """Raise what ended the uploads, if something did: an upload's error, or `Interrupted`."""
-        if self._cancelled():
-            raise Interrupted("the backup was stopped before its snapshot was complete; nothing was recorded")
+        refuse_stopped(self._cancel)
         if self._failed.is_set():
             self._raise()
 
@@ -165,6 +164,12 @@ class Uploads:
         for future in futures:
             if future.done() and not future.cancelled():
                 future.result()
+
+
+def refuse_stopped(cancel: threading.Event | None) -> None:
+    """Raise `Interrupted` once `cancel` is set."""
+    if cancel is not None and cancel.is_set():
+        raise Interrupted("the backup was stopped before its snapshot was complete; nothing was recorded")
 
 
 class Packer:

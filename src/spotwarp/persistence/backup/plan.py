@@ -3,21 +3,22 @@
 The newest resumable checkpoint comes first, then small files (code, configuration, logs), then the other checkpoints,
 and the bulk last, so that what a resume needs is safe soonest. Files of one checkpoint directory form a group; packs
 never mix groups, so a rotated checkpoint's packs die as a whole. A file that has not changed, and whose content is
-known, is not read at all.
+known, is not read at all. Jobs are made when they are asked for: a million small files are never in memory at once.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from spotwarp.persistence.held import Held, Identity
 from spotwarp.persistence.index import SMALL, Index
 from spotwarp.persistence.manifest import FILE, CheckpointFact
-from spotwarp.persistence.scan import Scanned
+from spotwarp.persistence.scan import Scan, Scanned, names_hash
 from spotwarp.persistence.statcache import Record, StatCache
+from spotwarp.persistence.table import Table
 
 BUNDLE: Final = 1 << 20
 """Bytes of small files that are coded as one blob, and given to a worker as one job."""
@@ -34,6 +35,8 @@ class SmallFiles:
 
     group: bytes
     files: tuple[Scanned, ...]
+    named: bool = True
+    """What is read is wanted by path; else in path order, for there may be a million."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +76,45 @@ class Belief:
         return found
 
 
+KEEP, BUNDLED, NAMED, UNWANTED = 0, 1, 2, 3
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The jobs in order, the files that need not be read, and what is to be read in files and bytes."""
+    """What becomes of each entry, and how much is to be read in files and bytes."""
 
-    jobs: tuple[Job, ...]
-    unchanged: dict[bytes, Record]
+    entries: Table[Scanned]
+    fates: bytearray
+    """For each of `entries`: `KEEP` what it is, read it `BUNDLED` with small files of no checkpoint, or by name, as
+    `pending` has it, or it is `UNWANTED`."""
+    pending: dict[bytes, list[Scanned]]
+    """By group: files of checkpoints, big files, and files with several names that must be read."""
+    first: tuple[bytes, ...]
+    """The checkpoint before all, if one is resumable."""
+    others: tuple[bytes, ...]
+    """The other checkpoints, most urgent first."""
     read_files: int
     read_bytes: int
     aliases: tuple[Alias, ...] = ()
     """Further names of files that are read once, under another name."""
+
+    def jobs(self) -> Iterator[Job]:
+        """In order; each call begins anew."""
+        for group in self.first:
+            yield from self._group(group)
+        fates = self.fates
+        bundled = (entry for number, entry in enumerate(self.entries) if fates[number] == BUNDLED)
+        yield from _bundles(REST, bundled, named=False)
+        rest = self.pending.get(REST, [])
+        yield from _bundles(REST, (file for file in rest if file.size < SMALL))
+        for group in self.others:
+            yield from self._group(group)
+        yield from _big(REST, rest)
+
+    def _group(self, group: bytes) -> Iterator[Job]:
+        files = self.pending.get(group, [])
+        yield from _bundles(group, (file for file in files if file.size < SMALL))
+        yield from _big(group, files)
 
 
 class Groups:
@@ -91,11 +123,6 @@ class Groups:
     def __init__(self, facts: Sequence[CheckpointFact]) -> None:
         self._of: dict[bytes, bytes] = {REST: REST} | {fact.path: fact.path for fact in facts}
         self._any = len(self._of) > 1
-        self._all = any(fact.path == REST for fact in facts)
-
-    def covers(self, path: bytes) -> bool:
-        """Whether a path is part of a checkpoint; the workspace itself may be one."""
-        return self._all or self.of(path) != REST
 
     def of(self, path: bytes) -> bytes:
         """The checkpoint's path, or `REST`."""
@@ -110,34 +137,50 @@ class Groups:
 
 
 def plan(
-    entries: Sequence[Scanned],
+    seen: Scan,
     facts: Sequence[CheckpointFact],
     cache: StatCache,
     index: Index,
     belief: Belief = Belief(),
+    unwanted: Container[bytes] = (),
 ) -> Plan:
-    """Decide what of `entries` (in path order) must be read."""
+    """Decide what of `seen` must be read; `unwanted` are paths of which nothing that is on disk is."""
     groups = Groups(facts)
-    unchanged: dict[bytes, Record] = {}
+    fates = bytearray(len(seen.entries))
     pending: dict[bytes, list[Scanned]] = {}
-    for entry in entries:
+    files = size = 0
+    for number, entry in enumerate(seen.entries):
         if entry.kind != FILE:
             continue
+        if entry.path in unwanted:
+            fates[number] = UNWANTED
+            continue
         record = belief.record(cache, entry)
-        if record is not None and index.knows(record.digests):
-            unchanged[entry.path] = record
+        if record is not None and index.knows(entry.path, record.digests):
+            continue
+        group = groups.of(entry.path)
+        several = entry.nlink > 1 and names_hash(entry) in seen.several
+        if group == REST and entry.size < SMALL and not several:
+            fates[number] = BUNDLED
+            files, size = files + 1, size + entry.size
         else:
-            pending.setdefault(groups.of(entry.path), []).append(entry)
+            fates[number] = NAMED
+            pending.setdefault(group, []).append(entry)
     aliases = _aliases(facts, pending)
-    files = [entry for group in pending.values() for entry in group]
-    jobs = tuple(_in_order(facts, pending))
-    return Plan(jobs, unchanged, len(files), sum(entry.size for entry in files), aliases)
+    named = [entry for group in pending.values() for entry in group]
+    files, size = files + len(named), size + sum(entry.size for entry in named)
+    order = tuple(dict.fromkeys(fact.path for fact in sorted(facts, key=_urgency) if fact.path != REST))
+    ahead = 1 if any(fact.cls == "resumable" for fact in facts) else 0
+    return Plan(seen.entries, fates, pending, order[:ahead], order[ahead:], files, size, aliases)
 
 
 def apart(aliases: Iterable[Alias]) -> Plan:
     """Read `aliases` each by itself after all."""
-    jobs = tuple(job for alias in aliases for job in _jobs(alias.group, [alias.file]))
-    return Plan(jobs, {}, len(jobs), 0)
+    pending: dict[bytes, list[Scanned]] = {}
+    for alias in aliases:
+        pending.setdefault(alias.group, []).append(alias.file)
+    others = tuple(group for group in pending if group != REST)
+    return Plan(Table(Scanned, ()), bytearray(), pending, (), others, sum(map(len, pending.values())), 0)
 
 
 def _aliases(facts: Sequence[CheckpointFact], pending: dict[bytes, list[Scanned]]) -> tuple[Alias, ...]:
@@ -154,37 +197,26 @@ def _aliases(facts: Sequence[CheckpointFact], pending: dict[bytes, list[Scanned]
     return tuple(aliases)
 
 
-def _in_order(facts: Sequence[CheckpointFact], pending: dict[bytes, list[Scanned]]) -> Iterator[Job]:
-    groups = [fact.path for fact in sorted(facts, key=_urgency) if fact.path != REST]
-    first = groups[:1] if groups and any(fact.cls == "resumable" for fact in facts) else []
-    rest = list(_jobs(REST, pending.get(REST, [])))
-    for group in first:
-        yield from _jobs(group, pending.get(group, []))
-    yield from (job for job in rest if isinstance(job, SmallFiles))
-    for group in dict.fromkeys(groups):
-        if group not in first:
-            yield from _jobs(group, pending.get(group, []))
-    yield from (job for job in rest if isinstance(job, BigFile))
-
-
 def _urgency(fact: CheckpointFact) -> tuple[int, int, bytes]:
     """Sorts resumable before the rest, new before old."""
     return _RANK.get(fact.cls, 2), -1 if fact.step is None else -fact.step - 2, fact.path
 
 
-def _jobs(group: bytes, files: list[Scanned]) -> Iterator[Job]:
-    """Small files first, in path order, a bundle's worth at a time; then the big ones, the biggest last."""
+def _big(group: bytes, files: Iterable[Scanned]) -> Iterator[BigFile]:
+    """The big files, the biggest last."""
+    for file in sorted((file for file in files if file.size >= SMALL), key=lambda file: file.size):
+        yield BigFile(group, file)
+
+
+def _bundles(group: bytes, files: Iterable[Scanned], *, named: bool = True) -> Iterator[SmallFiles]:
+    """Small files in path order, a bundle's worth at a time."""
     batch: list[Scanned] = []
     weight = 0
     for file in files:
-        if file.size >= SMALL:
-            continue
         batch.append(file)
         weight += file.size
         if weight >= BUNDLE or len(batch) >= 1024:
-            yield SmallFiles(group, tuple(batch))
+            yield SmallFiles(group, tuple(batch), named)
             batch, weight = [], 0
     if batch:
-        yield SmallFiles(group, tuple(batch))
-    for file in sorted((file for file in files if file.size >= SMALL), key=lambda file: file.size):
-        yield BigFile(group, file)
+        yield SmallFiles(group, tuple(batch), named)

@@ -15,6 +15,8 @@ class Progress:
     files_total: int
     bytes: int
     bytes_total: int
+    seen: int = 0
+    """While the directories are still being looked at, and nothing else is known: entries so far."""
 
 
 class Meter:

@@ -25,32 +25,57 @@ from spotwarp.persistence.index import CHUNK, Index
 from spotwarp.persistence.manifest import Skipped
 from spotwarp.persistence.parallel import each
 from spotwarp.persistence.scan import OURS, Scanned, reason
+from spotwarp.persistence.table import Table, TableBuilder
+
+
+class Content(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A file as it was read."""
+
+    path: bytes
+    entry: Scanned
+    digests: bytes
+    stable: bool
+    """Whether nobody wrote to it meanwhile."""
 
 
 @dataclass(slots=True)
 class Found:
     """What reading came to. Filled by several threads, each path by one."""
 
-    contents: dict[bytes, tuple[Scanned, bytes]] = field(default_factory=dict)
-    """By path: the entry as it was read, and its content's digests."""
+    named: dict[bytes, Content] = field(default_factory=dict)
+    """Files of checkpoints, big files and files with several names, by path."""
+    bundled: dict[bytes, Table[Content]] = field(default_factory=dict)
+    """Small files of no checkpoint, by the first path of the job: the jobs follow each other in path order."""
     unstable: list[bytes] = field(default_factory=list)
     """Files that were written to while they were read."""
     vanished: list[bytes] = field(default_factory=list)
     unreadable: list[Skipped] = field(default_factory=list)
 
+    def in_order(self) -> Iterator[Content]:
+        """The bundled files in path order."""
+        for first in sorted(self.bundled):
+            yield from self.bundled[first]
+
     def share(self, aliases: Iterable[Alias]) -> list[Alias]:
         """Give further names of a file what was read of it; returns those whose file has another first name by now."""
         left = []
-        unstable = set(self.unstable)
         for alias in aliases:
-            entry, digests = self.contents.get(alias.read_as, (None, b""))
-            if entry is None or (entry.dev, entry.ino) != (alias.file.dev, alias.file.ino):
+            content = self.named.get(alias.read_as)
+            path, file = alias.file.path, alias.file
+            if content is None or (content.entry.dev, content.entry.ino) != (file.dev, file.ino):
                 left.append(alias)
                 continue
-            self.contents[alias.file.path] = msgspec.structs.replace(entry, path=alias.file.path), digests
-            if alias.read_as in unstable:
-                self.unstable.append(alias.file.path)
+            entry = msgspec.structs.replace(content.entry, path=path)
+            self.named[path] = Content(path, entry, content.digests, content.stable)
+            if not content.stable:
+                self.unstable.append(path)
         return left
+
+    def of(self, job: SmallFiles | BigFile) -> dict[bytes, Content]:
+        """What of a job was read, by path."""
+        if isinstance(job, BigFile) or job.named:
+            return self.named
+        return {content.path: content for content in self.bundled.get(job.files[0].path, ())}
 
     def missing(self, path: bytes, error: OSError) -> None:
         """A file could not be read; what is this process's own failure is raised."""
@@ -96,7 +121,7 @@ class Reading:
 
     def _jobs(self, plan: Plan) -> Iterator[SmallFiles | _Span]:
         """The jobs for the threads; big files are opened when their turn comes, and cut into spans."""
-        for job in plan.jobs:
+        for job in plan.jobs():
             if not isinstance(job, BigFile):
                 yield job
                 continue
@@ -126,16 +151,26 @@ class Reading:
             packer.flush()
 
     def _small_files(self, job: SmallFiles, tree: Tree, packer: Packer) -> None:
-        read = 0
-        for file in job.files:
-            try:
-                content = read_small(tree, file)
-            except OSError as error:
-                self.found.missing(file.path, error)
-                continue
-            read += len(content.data)
-            self._keep(content.entry, packer.small(content.data), stable=content.stable)
-        self._meter.count(files=len(job.files), read=read)
+        contents = TableBuilder(Content)
+        read = files = 0
+        try:
+            for file in job.files:
+                files += 1
+                try:
+                    content = read_small(tree, file)
+                except OSError as error:
+                    self.found.missing(file.path, error)
+                    continue
+                read += len(content.data)
+                kept = self._kept(content.entry, packer.small(content.data), stable=content.stable)
+                if job.named:
+                    self.found.named[file.path] = kept
+                else:
+                    contents.add(kept)
+        finally:  # also at the cut
+            if contents.count:
+                self.found.bundled[job.files[0].path] = contents.table()
+        self._meter.count(files=files, read=read)
 
     def _span(self, job: _Span, packer: Packer) -> None:
         """Read a span; the thread that is through with a file's last one settles the file."""
@@ -159,7 +194,7 @@ class Reading:
         big.close()
         self._open.discard(big)
         if big.error is None:
-            self._keep(*big.content(), stable=big.stable)
+            self.found.named[big.path] = self._kept(*big.content(), stable=big.stable)
         else:
             self.found.missing(big.path, big.error)
         self._meter.count(files=1)
@@ -173,10 +208,10 @@ class Reading:
             big.took(chunk, digest, got, wanted)
             self._meter.count(read=got)
 
-    def _keep(self, entry: Scanned, digests: bytes, *, stable: bool) -> None:
-        self.found.contents[entry.path] = entry, digests
+    def _kept(self, entry: Scanned, digests: bytes, *, stable: bool) -> Content:
         if not stable:
             self.found.unstable.append(entry.path)
+        return Content(entry.path, entry, digests, stable)
 
 
 def yield_to_others(nice: int) -> None:

@@ -11,16 +11,18 @@ import os
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from heapq import merge
 from pathlib import Path
 
 import msgspec
 
-from spotwarp.persistence.backup.outcome import KEPT, moved
+from spotwarp.persistence.backup.outcome import KEPT, Kept, moved
 from spotwarp.persistence.backup.plan import Belief
 from spotwarp.persistence.index import digests_of
-from spotwarp.persistence.manifest import FILE, CheckpointFact, Entry, FileFact, Manifest, Skipped
+from spotwarp.persistence.manifest import FILE, CheckpointFact, Entry, FileFact, Manifest, Skipped, tabled
 from spotwarp.persistence.scan import Scanned
 from spotwarp.persistence.statcache import StatCache
+from spotwarp.persistence.table import Cursor, Table
 
 
 class Take(Enum):
@@ -57,21 +59,23 @@ class Versions:
     """Of the base snapshot; 0: none."""
     of: Mapping[bytes, Version] = field(default_factory=dict)
 
-    def readable(self, entries: Iterable[Scanned]) -> list[Scanned]:
-        """`entries` without the files of which nothing on disk is wanted."""
-        return [e for e in entries if (v := self.of.get(e.path)) is None or v.take in (Take.NEW, Take.ASIDE)]
+    def unwanted(self) -> frozenset[bytes]:
+        """The files of which nothing on disk is wanted."""
+        return frozenset(path for path, version in self.of.items() if version.take in (Take.BASE, Take.NONE))
 
-    def settled(self, entries: Iterable[Scanned], lstat: Callable[[bytes], os.stat_result | None]) -> Versions:
+    def settled(self, entries: Table[Scanned], lstat: Callable[[bytes], os.stat_result | None]) -> Versions:
         """After the reading: what was written to since it was judged is no version that anybody vouched for."""
         if not self.of:
             return self
         have = held(self.base)
         found = dict(self.of)
-        for entry in entries:
-            version = found.get(entry.path)
-            if version is not None and version.take in (Take.NEW, Take.ASIDE) and (why := moved(entry, lstat)):
-                take = Take.BASE if entry.path in have else Take.NONE
-                found[entry.path] = replace(version, take=take, reason=why, aside=b"")
+        for path, version in sorted(self.of.items()):
+            entry = entries.find(path)
+            if entry is None or version.take not in (Take.NEW, Take.ASIDE):
+                continue
+            if why := moved(entry, lstat):
+                take = Take.BASE if path in have else Take.NONE
+                found[path] = replace(version, take=take, reason=why, aside=b"")
         return replace(self, of=found)
 
     def without(self, late: Container[bytes]) -> Versions:
@@ -87,24 +91,33 @@ class Versions:
                     del found[path]
         return replace(self, of=found)
 
-    def applied(self, kept: Iterable[tuple[Scanned, bytes]]) -> list[tuple[Scanned, bytes]]:
+    def applied(self, kept: Iterable[Kept]) -> Iterator[Kept]:
         """What the snapshot holds, in path order, given what reading came to."""
         if not self.of:
-            return list(kept)
-        result = list(self._read(kept))
+            yield from kept
+            return
         have = held(self.base)
-        for path, version in self.of.items():
-            if version.take in (Take.BASE, Take.ASIDE):
-                result.append(_again(have[path], self.base))
-        return sorted(result, key=lambda pair: pair[0].path)
+        added = [_again(have[path], self.base) for path, v in self.of.items() if v.take in (Take.BASE, Take.ASIDE)]
+        aside: list[Kept] = []
+        asides = sorted((v.aside, path) for path, v in self.of.items() if v.take is Take.ASIDE)
+        added.sort(key=_path)
+        # A name beside another sorts after it: what is set aside has been read by the time its place has come.
+        for one in merge(self._read(kept, aside), added, key=_path):
+            while asides and asides[0][0] < one.entry.path:
+                yield from _named(aside, asides.pop(0)[0])
+            yield one
+        for name, _ in asides:
+            yield from _named(aside, name)
 
-    def _read(self, kept: Iterable[tuple[Scanned, bytes]]) -> Iterator[tuple[Scanned, bytes]]:
-        for entry, digests in kept:
-            version = self.of.get(entry.path)
+    def _read(self, kept: Iterable[Kept], aside: list[Kept]) -> Iterator[Kept]:
+        """Without what is to lie under another name, which is put into `aside`."""
+        for one in kept:
+            version = self.of.get(one.entry.path)
             if version is None or version.take is Take.NEW:
-                yield entry, digests
+                yield one
             elif version.take is Take.ASIDE:
-                yield msgspec.structs.replace(entry, path=version.aside), digests
+                entry = msgspec.structs.replace(one.entry, path=version.aside)
+                aside.append(Kept(entry, one.digests, None, as_seen=False))
 
     def facts(self) -> tuple[FileFact, ...]:
         """What the manifest says of the files that are in it in a whole version."""
@@ -129,7 +142,7 @@ class Versions:
 
 
 VersionRule = Callable[
-    [Path, Sequence[Scanned], Sequence[CheckpointFact], Manifest | None, StatCache, Belief],
+    [Path, Table[Scanned], Sequence[CheckpointFact], Manifest | None, StatCache, Belief],
     Versions,
 ]
 """Decides, on top of a base manifest, on those files of a workspace that come in whole versions; one that it does not
@@ -140,13 +153,23 @@ def held(base: Manifest | None) -> dict[bytes, Entry]:
     """The files of which `base` has a whole version that can be named once more, by path."""
     if base is None:
         return {}
-    named = {fact.path for fact in base.versions}
-    found = (e for e in base.entries if e.path in named and e.kind == FILE)
-    return {e.path: e for e in found if digests_of(e, base.blobs) is not None}
+    entries = Cursor(tabled(base.entries))
+    found = (entries.find(fact.path) for fact in base.versions)
+    files = (entry for entry in found if entry is not None and entry.kind == FILE)
+    return {entry.path: entry for entry in files if digests_of(entry, base.blobs) is not None}
 
 
-def _again(entry: Entry, base: Manifest | None) -> tuple[Scanned, bytes]:
+def _path(one: Kept) -> bytes:
+    return one.entry.path
+
+
+def _named(aside: Iterable[Kept], name: bytes) -> Iterator[Kept]:
+    return (one for one in aside if one.entry.path == name)
+
+
+def _again(entry: Entry, base: Manifest | None) -> Kept:
     """An entry of the base as if it had just been read."""
     digests = digests_of(entry, base.blobs) if base else None
     assert digests is not None  # noqa: S101 - a version that is `held`
-    return Scanned(entry.path, FILE, entry.mode, entry.mtime_ns, 0, entry.size, 0, 0, 0), digests
+    seen = Scanned(entry.path, FILE, entry.mode, entry.mtime_ns, 0, entry.size, 0, 0, 0)
+    return Kept(seen, digests, None, as_seen=False)

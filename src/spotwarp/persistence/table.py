@@ -1,0 +1,262 @@
+"""Many rows in the order of their paths, in little memory: a table of independently coded segments.
+
+A segment is one zstd frame of msgpack with about two thousand rows, and only the segment in hand is decoded: a row
+costs some tens of bytes, not the hundreds of a Python object. Who reads in the order of the paths decodes each segment
+once; any other order is correct and slow. Where a segment ends is a matter of its paths alone, so that two tables that
+differ in little share most segments byte for byte. Knows nothing of what the rows mean. Normative: docs/format.md.
+"""
+
+from __future__ import annotations
+
+import zlib
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final, Generic, Protocol, TypeVar, overload
+
+import msgspec
+
+from spotwarp.errors import CorruptObject
+from spotwarp.persistence.store.api import Buffer
+
+MOST: Final = 8192
+"""A segment ends at the latest when its rows weigh this much."""
+_MASK: Final = 2047
+"""A segment ends before a path whose CRC-32 has these bits clear: one in 2048."""
+LIMIT: Final = 1 << 30
+"""Bytes that one segment may decode to; more is damage."""
+
+
+class Row(Protocol):
+    """What a table holds: a msgspec structure that is an array on the wire and has a path."""
+
+    @property
+    def path(self) -> bytes:
+        """Relative to the workspace."""
+        ...
+
+
+R = TypeVar("R", bound=Row)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Some neighbouring rows: the first's path, how many, and their code."""
+
+    first: bytes
+    count: int
+    data: Buffer
+
+    def same(self, other: Segment) -> bool:
+        """Whether both hold the same rows for certain."""
+        return self.count == other.count and self.first == other.first and bytes(self.data) == bytes(other.data)
+
+
+class Table(Sequence[R], Generic[R]):
+    """Rows of one type in ascending order of their paths. Never changes; may be shared by threads."""
+
+    def __init__(self, row: type[R], segments: Sequence[Segment]) -> None:
+        self.row = row
+        self.segments = tuple(segments)
+        self.firsts = [segment.first for segment in self.segments]
+        self.starts = [0, *accumulate(segment.count for segment in self.segments)]
+        self._decoder: msgspec.msgpack.Decoder[list[R]] = msgspec.msgpack.Decoder(list[row])  # type: ignore[valid-type]
+        self._cursor = Cursor(self)
+
+    @classmethod
+    def of(cls, row: type[R], rows: Iterable[R], *, weigh: Callable[[R], int] | None = None) -> Table[R]:
+        """The table of `rows`, sorted already or not; a table is taken as it is."""
+        if isinstance(rows, Table):
+            return rows
+        builder = TableBuilder(row, weigh=weigh)
+        for one in sorted(rows, key=lambda one: one.path):
+            builder.add(one)
+        return builder.table()
+
+    def __len__(self) -> int:
+        """How many rows."""
+        return self.starts[-1]
+
+    def __iter__(self) -> Iterator[R]:
+        """The rows in order."""
+        for segment in self.segments:
+            yield from self.rows(segment)
+
+    def __reversed__(self) -> Iterator[R]:
+        """The rows from the last to the first: what lies deeper comes earlier."""
+        for segment in reversed(self.segments):
+            yield from reversed(self.rows(segment))
+
+    @overload
+    def __getitem__(self, number: int) -> R: ...
+    @overload
+    def __getitem__(self, number: slice) -> Sequence[R]: ...
+    def __getitem__(self, number: int | slice) -> R | Sequence[R]:
+        """Row `number`; for many use a `Cursor`."""
+        if isinstance(number, slice):
+            return [self[one] for one in range(*number.indices(len(self)))]
+        return Cursor(self).at(number + len(self) if number < 0 else number)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether `other`, any sequence, has equal rows in the same order."""
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        if len(self) != len(other):
+            return False
+        if isinstance(other, Table):
+            mine, theirs = apart(self, other)
+            return all(a == b for a, b in zip(mine, theirs, strict=True))
+        return all(a == b for a, b in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        """For messages."""
+        return f"Table({self.row.__name__}, {len(self)} rows)"
+
+    def find(self, path: bytes) -> R | None:
+        """The row of `path`, or None. For one thread at a time; another has a `Cursor` of its own."""
+        return self._cursor.find(path)
+
+    def beneath(self, path: bytes) -> Iterator[R]:
+        """The row of `path` and of everything that lies in it; of an empty path all rows."""
+        if not path:
+            yield from self
+            return
+        begin = max(0, bisect_right(self.firsts, path) - 1)
+        inside, end = path + b"/", path + b"0"  # what follows the slash
+        for segment in self.segments[begin:]:
+            if segment.first >= end:
+                return
+            yield from (row for row in self.rows(segment) if row.path == path or inside <= row.path < end)
+
+    def rows(self, segment: Segment) -> list[R]:
+        """The rows of one of the segments. Raises `CorruptObject` when it is damaged."""
+        import zstandard
+
+        try:
+            if not 0 <= zstandard.frame_content_size(segment.data) <= LIMIT:
+                raise CorruptObject(f"a segment of {len(segment.data)} bytes announces an impossible length")
+            rows = self._decoder.decode(zstandard.ZstdDecompressor().decompress(segment.data))
+        except (zstandard.ZstdError, msgspec.DecodeError) as error:
+            raise CorruptObject(f"a segment of {len(segment.data)} bytes cannot be decoded: {error}") from error
+        if len(rows) != segment.count or not rows or rows[0].path != segment.first:
+            raise CorruptObject(f"a segment of {len(segment.data)} bytes does not hold the rows that it announces")
+        return rows
+
+
+class Cursor(Generic[R]):
+    """One thread's place in a table; moving within a segment costs nothing."""
+
+    def __init__(self, table: Table[R]) -> None:
+        self._table = table
+        self._number = -1
+        self._from, self._to = b"", b""
+        self._rows: list[R] = []
+        self._by_path: dict[bytes, R] = {}
+
+    def at(self, number: int) -> R:
+        """Row `number`. Raises `IndexError`."""
+        if not 0 <= number < len(self._table):
+            raise IndexError(number)
+        segment = bisect_right(self._table.starts, number) - 1
+        self._enter(segment)
+        return self._rows[number - self._table.starts[segment]]
+
+    def find(self, path: bytes) -> R | None:
+        """The row of `path`, or None."""
+        if self._from <= path and (path < self._to or not self._to) and self._number >= 0:
+            return self._by_path.get(path)
+        segment = bisect_right(self._table.firsts, path) - 1
+        if segment < 0:
+            return None
+        self._enter(segment)
+        return self._by_path.get(path)
+
+    def _enter(self, number: int) -> None:
+        if number == self._number:
+            return
+        firsts = self._table.firsts
+        self._rows = self._table.rows(self._table.segments[number])
+        self._by_path = {row.path: row for row in self._rows}
+        self._from, self._to = firsts[number], firsts[number + 1] if number + 1 < len(firsts) else b""
+        self._number = number
+
+
+class TableBuilder(Generic[R]):
+    """Makes a table row by row."""
+
+    def __init__(self, row: type[R], *, level: int = 1, weigh: Callable[[R], int] | None = None) -> None:
+        """`level` is zstd's; `weigh` says how many common rows a row is worth (1, when not given)."""
+        import zstandard
+
+        self._row = row
+        self._compress = zstandard.ZstdCompressor(level=level).compress
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._weigh = weigh
+        self._segments: list[Segment] = []
+        self._rows: list[R] = []
+        self._last = b""
+        self._weight = 0
+        self.count = 0
+
+    def add(self, row: R) -> None:
+        """Append a row, whose path must not sort before the last one's. Raises `ValueError`."""
+        path = row.path
+        if path < self._last:
+            raise ValueError(f"{path!r} comes after {self._last!r}")
+        self._last = path
+        if not zlib.crc32(path) & _MASK or self._weight >= MOST:
+            self._cut()
+        self._rows.append(row)
+        self._weight += 1 if self._weigh is None else self._weigh(row)
+        self.count += 1
+
+    def table(self) -> Table[R]:
+        """The table of everything added; the builder is of no more use."""
+        self._cut()
+        return Table(self._row, self._segments)
+
+    def _cut(self) -> None:
+        if self._rows:
+            coded = self._compress(self._encode(self._rows))
+            data = memoryview(coded).tobytes()  # the library's own keeps room for what did not shrink
+            self._segments.append(Segment(self._rows[0].path, len(self._rows), data))
+            self._rows, self._weight = [], 0
+
+
+def apart(one: Table[R], other: Table[R]) -> tuple[Iterator[R], Iterator[R]]:
+    """The rows of both tables without those in segments that they share."""
+    theirs = {segment.first: segment for segment in other.segments}
+    shared = {s.first for s in one.segments if (same := theirs.get(s.first)) is not None and s.same(same)}
+
+    def rest(table: Table[R]) -> Iterator[R]:
+        for segment in table.segments:
+            if segment.first not in shared:
+                yield from table.rows(segment)
+
+    return rest(one), rest(other)
+
+
+Directory = list[tuple[bytes, int, int]]
+"""For each segment the path of its first row, its rows, its bytes: what a table needs beside its segments."""
+
+
+def directory(table: Table[R]) -> Directory:
+    """What must be written beside the segments of `table`, which follow each other, to read it again."""
+    return [(segment.first, segment.count, len(segment.data)) for segment in table.segments]
+
+
+def placed(row: type[R], listed: Directory, body: memoryview) -> Table[R]:
+    """The table whose segments lie back to back in `body`, uncopied. Raises `CorruptObject`."""
+    segments: list[Segment] = []
+    at = 0
+    for first, count, length in listed:
+        if count < 1 or length < 1 or at + length > body.nbytes or (segments and first < segments[-1].first):
+            raise CorruptObject("a table's directory does not fit its segments")
+        segments.append(Segment(first, count, body[at : at + length]))
+        at += length
+    if at != body.nbytes:
+        raise CorruptObject("there is more than a table's directory knows of")
+    return Table(row, segments)
