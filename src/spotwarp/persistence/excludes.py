@@ -50,7 +50,7 @@ SECRETS: Final = (
 )
 """Files that hold credentials and nothing else, by the names their tools give them (I11)."""
 
-WITHHELD: Final = "a secret by its name: never stored unless an exclude pattern like !.env takes it back"
+WITHHELD: Final = "a secret by its name, never stored; where the command needs it, name its variables in `secrets:`"
 """The reason that a snapshot gives for such a path."""
 
 DEFAULTS: Final = OWN + DERIVED + SECRETS

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from spotwarp.errors import ConfigError, WorkspaceFault
-from spotwarp.persistence.excludes import Excludes
+from spotwarp.persistence.excludes import WITHHELD, Excludes
 from spotwarp.persistence.manifest import DIRECTORY, FILE, SYMLINK
 from spotwarp.persistence.scan import Scan, scan
 
@@ -259,3 +259,13 @@ def test_by_default_secrets_and_own_runtime_files_stay_here() -> None:
 def test_a_pattern_that_is_none_is_named() -> None:
     with pytest.raises(ConfigError, match="trail"):
         Excludes(["trail\\"])
+
+
+def test_secrets_left_out_by_default_are_named_and_nothing_else_is(tmp_path: Path) -> None:
+    for name in (".env", "a/.env.local", ".env.example", "b/.ssh/id_rsa", "__pycache__/x", "own/skip", ".netrc"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    found = scan(tmp_path, Excludes(["skip", "!.netrc", "a/.env.local"]))
+    named = [(one.path, one.reason, one.unreadable) for one in found.skipped]
+    assert named == [(b".env", WITHHELD, False), (b"b/.ssh", WITHHELD, False)]
+    assert {entry.path for entry in found.entries} >= {b".env.example", b".netrc"}
