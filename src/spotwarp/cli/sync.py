@@ -51,6 +51,8 @@ def sync(
         )  # fmt: skip
     if "error" in answer:
         raise raised(answer)
+    if answer.get("lacking"):
+        render.note(f"NOT STORED: {answer['lacking']}")
     if as_json:
         render.facts(answer)
         return

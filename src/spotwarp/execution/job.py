@@ -447,7 +447,7 @@ def sync_once(
             seal(log, done.verified, phase="stopped", exit_code=None, reason=lacking(done) or "sync")
         finally:
             heart.stop()
-        return snapshot_facts(done.snapshot)
+        return {**snapshot_facts(done.snapshot), "lacking": lacking(done)}
 
 
 def _refuse_behind(workspace: Path, repository: Repository, log: RunLog) -> None:

@@ -31,7 +31,7 @@ from spotwarp.execution.notice import NoticeFile, Notices, choose, detect
 from spotwarp.execution.notifier import Notifier
 from spotwarp.execution.outputlog import Recent, log_path
 from spotwarp.execution.redaction import Redactor
-from spotwarp.execution.storing import Facts, Storing
+from spotwarp.execution.storing import Facts, Storing, lacking
 from spotwarp.execution.sync import Syncer
 from spotwarp.execution.terminal import OutputPump, nowhere
 from spotwarp.execution.unstored import Unstored
@@ -155,7 +155,8 @@ class Supervised:
 
     def sync(self) -> dict[str, Any]:
         """Store now; the snapshot's facts. Raises what `Syncer.sync` raises."""
-        return snapshot_facts(self._storing.now().snapshot)
+        done = self._storing.now()
+        return {**snapshot_facts(done.snapshot), "lacking": lacking(done)}
 
     def interrupt(self) -> None:
         """As Ctrl-C: the first time stop, the second time at once."""
