@@ -17,7 +17,9 @@ Rent = Callable[..., Machine]
 
 pytestmark = pytest.mark.slow  # a whole program, several times
 
-FACTS = {"id", "generation", "time", "files", "bytes", "read_bytes", "stored_bytes", "resumable"}
+FACTS = {"id", "generation", "time", "files", "bytes", "read_bytes", "stored_bytes", "resumable"} | {
+    "late", "late_bytes", "lacking",
+}  # fmt: skip
 
 
 def restored(machine: Machine, number: int, name: str) -> bytes:
