@@ -74,7 +74,10 @@ def endpoint_for(bucket: str, env: Mapping[str, str]) -> Endpoint:
         allow_http_by="AWS_ALLOW_HTTP",
     )
     netloc = f"{bucket}.{parts.netloc}" if virtual else parts.netloc
-    bundle = env.get("AWS_CA_BUNDLE") if parts.scheme == "https" else None
+    identity = "role_arn" in role_from(
+        env
+    )  # the server that gives out a role's keys speaks https, whatever the store does
+    bundle = env.get("AWS_CA_BUNDLE") if parts.scheme == "https" or identity else None
     return Endpoint(
         url=f"{parts.scheme}://{netloc}{parts.path.rstrip('/')}",
         region=region,
@@ -108,6 +111,8 @@ def credentials_from(env: Mapping[str, str], *, spent: Credentials | None = None
     if command := profile.get("credential_process"):
         answer = credential_process.run(command, env)
         return Credentials(answer.access_key, answer.secret_key, answer.token, renewable=True, expires=answer.expires)
+    if "web_identity_token_file" in profile and "role_arn" in profile:
+        return None
     elsewhere = next((key for key in _ELSEWHERE if key in profile), None)
     if elsewhere is not None:
         raise UsageError(
@@ -115,6 +120,25 @@ def credentials_from(env: Mapping[str, str], *, spent: Credentials | None = None
             hint=f"Add to the profile: credential_process = aws configure export-credentials --profile {name}",
         )
     return None
+
+
+def role_from(env: Mapping[str, str]) -> dict[str, str]:
+    """How a machine without a key comes to one, as the client library names it: empty for what it does by itself.
+
+    A role by a web identity (Kubernetes), the key server of a container (ECS), or the machine's metadata service.
+    """
+    profile = _profile(env)
+    told = {
+        "role_arn": env.get("AWS_ROLE_ARN") or profile.get("role_arn"),
+        "web_identity_token_file": env.get("AWS_WEB_IDENTITY_TOKEN_FILE") or profile.get("web_identity_token_file"),
+        "role_session_name": env.get("AWS_ROLE_SESSION_NAME") or profile.get("role_session_name"),
+        "aws_endpoint_url_sts": env.get("AWS_ENDPOINT_URL_STS"),
+        "container_credentials_relative_uri": env.get("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"),
+        "container_credentials_full_uri": env.get("AWS_CONTAINER_CREDENTIALS_FULL_URI"),
+        "container_authorization_token_file": env.get("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"),
+        "metadata_endpoint": env.get("AWS_EC2_METADATA_SERVICE_ENDPOINT"),
+    }
+    return {name: value for name, value in told.items() if value}
 
 
 def _custom_endpoint(env: Mapping[str, str], profile: Mapping[str, str]) -> str | None:

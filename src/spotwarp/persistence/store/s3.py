@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from obstore.exceptions import BaseError
 from obstore.store import S3Store as Client
@@ -15,7 +15,7 @@ from obstore.store import S3Store as Client
 from spotwarp.clock import Clock
 from spotwarp.errors import StoreDenied
 from spotwarp.persistence.store import dialects
-from spotwarp.persistence.store.aws import Endpoint, endpoint_for
+from spotwarp.persistence.store.aws import Endpoint, endpoint_for, role_from
 from spotwarp.persistence.store.keys import Keys
 from spotwarp.persistence.store.remote import RemoteStore
 
@@ -38,6 +38,7 @@ class S3Store(RemoteStore):
         self._endpoint = endpoint_for(bucket, env)
         self._ca_bundle = self._endpoint.ca_bundle
         self._keys = Keys(env, clock)
+        self._role = role_from(env)
 
     @property
     def endpoint(self) -> Endpoint:
@@ -62,6 +63,9 @@ class S3Store(RemoteStore):
             "conditional_put": "etag",
             "disable_bulk_delete": True,
         }
+        if not self._keys.known:
+            config = cast("S3Config", {**config, **self._role})
+            options["allow_http"] = True  # the machine's own key servers; the address of the store was checked
         try:
             return Client(
                 self._bucket,
