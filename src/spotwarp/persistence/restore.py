@@ -81,7 +81,7 @@ def fetch(
     `Interrupted`, and the store's errors; `staging` is then not ready, and the same call continues it.
     """
     started = clock.monotonic()
-    entries = manifest.entries if wanted is None else tuple(wanted)
+    entries = tuple(manifest.entries if wanted is None else wanted)
     checked(entries)
     with _disk_faults(staging):
         resumed = stage.begin(staging, manifest, entries)
