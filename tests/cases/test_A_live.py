@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import stat
 import threading
@@ -130,6 +131,26 @@ def test_A03_what_never_stops_changing_is_stored_all_the_same(work: Path, tmp_pa
             assert (work / "busy.log").read_bytes().startswith(kept)
 
 
+def test_A04_the_same_size_and_the_time_put_back(work: Path, tmp_path: Path) -> None:
+    """Only the change time tells; it is looked at, once the first content's record is one that is believed."""
+    file, reference = work / "h", tmp_path / "ref"
+    file.write_bytes(b"Hello world\n")
+    reference.touch()
+    about = file.stat()
+    os.utime(reference, ns=(about.st_atime_ns, about.st_mtime_ns))
+    backups = Backups(work)
+    deadline = time.monotonic() + 30
+    while backups.take().read_bytes:
+        assert time.monotonic() < deadline, "the record is never believed"
+        time.sleep(0.02)
+    file.write_bytes(b"hELLO WORLD\n")
+    about = reference.stat()
+    os.utime(file, ns=(about.st_atime_ns, about.st_mtime_ns))
+    assert not backups.take().unchanged
+    assert backups.restored(tmp_path / "r") == read_tree(work)
+    assert (tmp_path / "r" / "h").read_bytes() == b"hELLO WORLD\n"
+
+
 def test_A06_fifos_sockets_and_devices_are_named_never_opened(work: Path, tmp_path: Path) -> None:
     os.mkfifo(work / "ctl")
     expected = [b"ctl", b"s.sock"]
@@ -194,6 +215,26 @@ def test_A10_written_zeros_cost_next_to_nothing(work: Path, tmp_path: Path) -> N
     backups = Backups(work)
     assert backups.take().stored_bytes < 10_000
     assert backups.restored(tmp_path / "r") == read_tree(work)
+
+
+def test_A11_linked_trees_are_sent_once_and_linked_again(work: Path, tmp_path: Path) -> None:
+    """`cp -al` of a cache, several packs of it, read by workers side by side."""
+    (work / "c/lib").mkdir(parents=True)
+    (work / "c/a").write_bytes(os.urandom(20 * MIB))
+    for k in range(200):
+        (work / f"c/lib/{k}").write_bytes(os.urandom(1000 + k))
+    shutil.copytree(work / "c", work / "venv", copy_function=os.link)
+    backups = Backups(work)
+    uploaded = backups.take()
+    once = sum(path.stat().st_size for path in (work / "c").rglob("*") if path.is_file())
+    assert uploaded.read_bytes == once
+    assert uploaded.stored_bytes < 1.02 * once
+    assert backups.restored(tmp_path / "r") == read_tree(work)
+    files = [path for path in (tmp_path / "r").rglob("*") if path.is_file()]
+    assert len(files) == 402
+    assert {path.stat().st_nlink for path in files} == {2}
+    assert len({path.stat().st_ino for path in files}) == 201
+    assert backups.take().unchanged
 
 
 ODD = [

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +23,8 @@ from spotwarp.persistence.layout import manifest_key
 from spotwarp.persistence.manifest import Extent, decode
 from spotwarp.persistence.restore import FetchOptions, fetch
 from spotwarp.persistence.store.local import LocalStore
+from spotwarp.testing.backups import Backups
+from spotwarp.testing.checkpoints import huggingface_files, write_files
 from spotwarp.testing.snapshots import SnapshotBuilder, Stored
 from spotwarp.testing.stores import MemoryStore
 from spotwarp.testing.trees import read_tree
@@ -60,6 +64,64 @@ def test_A10_a_sparse_file_fits_a_small_disk(small_disk: Path) -> None:
     install(small_disk / "staging", small_disk / "work", aside=small_disk / "aside")
     about = (small_disk / "work/sparse").stat()
     assert (about.st_size, about.st_blocks * 512) == (300 << 30, 4096)
+
+
+@pytest.mark.deep
+def test_A11_a_linked_tree_fits_where_its_copies_would_not(small_disk: Path, tmp_path: Path) -> None:
+    work = tmp_path / "w"
+    (work / "c").mkdir(parents=True)
+    (work / "c/a").write_bytes(os.urandom(5 * MIB))
+    shutil.copytree(work / "c", work / "venv", copy_function=os.link)
+    backups = Backups(work)
+    backups.take()
+    assert backups.restored(small_disk / "w") == read_tree(work)
+    assert (small_disk / "w/c/a").stat().st_nlink == 2
+
+
+@pytest.mark.parametrize("owner", [0, 1234, 65534])
+def test_A46_owners_are_nobodys_business(owner: int) -> None:
+    """Whoever restores owns what is restored; content and modes are right, and nothing fails for it."""
+    with tempfile.TemporaryDirectory() as made:
+        base = Path(made)
+        base.chmod(0o777)
+        (base / "w/d").mkdir(parents=True)
+        for name, mode in (("d/f", 0o640), ("g", 0o4755), ("h", 0o400)):
+            (base / "w" / name).write_bytes(os.urandom(1000))
+            if os.geteuid() == 0:
+                os.chown(base / "w" / name, owner, owner)
+            (base / "w" / name).chmod(mode)
+        backups = Backups(base / "w")
+        backups.take()
+        was, restorer = os.geteuid(), 65534 if owner != 65534 else 0
+        os.seteuid(restorer if was == 0 else was)
+        try:
+            restored = backups.restored(base / "r")
+            assert {path.stat().st_uid for path in (base / "r").rglob("*")} == {os.geteuid()}
+            again = Backups(base / "r")
+            assert again.take().skipped == (), "and it can be stored again from there"
+        finally:
+            os.seteuid(was)
+        assert restored == read_tree(base / "w")
+
+
+def test_B03_times_come_back_to_the_nanosecond_directories_last(tmp_path: Path) -> None:
+    """A trainer that rotates by time deletes what it would have deleted before."""
+    work, order = tmp_path / "w", [3, 1, 7, 5, 2, 8, 4, 6]
+    for rank, step in enumerate(order):
+        place = work / f"out/checkpoint-{step}"
+        write_files(place, huggingface_files(step))
+        for path in (*place.iterdir(), place):
+            os.utime(path, ns=(0, 1_700_000_000_000_000_000 + rank))
+    os.utime(work / "out", ns=(0, 1_600_000_000_123_456_789))
+    backups = Backups(work)
+    backups.take()
+    assert backups.base is not None
+    options = FetchOptions(workers=8)
+    fetch(store=backups.calls, manifest=backups.base, staging=tmp_path / "s", clock=SystemClock(), options=options)
+    install(tmp_path / "s", tmp_path / "r", aside=tmp_path / "aside")
+    assert read_tree(tmp_path / "r") == read_tree(work)
+    by_time = sorted((tmp_path / "r/out").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    assert [path.name for path in by_time] == [f"checkpoint-{step}" for step in order]
 
 
 @pytest.mark.deep
