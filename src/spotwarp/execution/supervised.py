@@ -244,6 +244,8 @@ class Supervised:
                 event: supervisor.Event = self._events.get(timeout=TICK_S)
             except queue.Empty:
                 event = supervisor.Tick(self._clock.monotonic())
+            if isinstance(event, supervisor.Signalled) and event.sig == signal.SIGTERM:
+                self._aside(self._notices.at_sigterm)  # not in the handler: it may have interrupted a thread's start
             self._state, actions = supervisor.step(self._state, event)
             for action in actions:
                 self._do(action)
@@ -264,8 +266,6 @@ class Supervised:
 
         def told(number: int, _: FrameType | None) -> None:
             self._events.put(supervisor.Signalled(number, self._clock.monotonic()))
-            if number == signal.SIGTERM:
-                self._aside(self._notices.at_sigterm)
 
         def passed_on(number: int, _: FrameType | None) -> None:
             self._pass_on(number)

@@ -107,13 +107,13 @@ class CommandHook(Source):
     def _end(self) -> None:
         with self._lock:
             process, self._process = self._process, None
-            if process is None:
-                return
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            if process.stdout is not None:
-                process.stdout.close()
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()  # outside the lock: whoever aborts must not wait for a process that is stuck
+        if process.stdout is not None:
+            process.stdout.close()
 
     def abort(self) -> None:
         """See `Source`."""

@@ -45,7 +45,7 @@ class Reply:
 class Endpoint:
     """Where to ask: `base` is an http or https URL. One request at a time. Raises `NoticeFault` for another URL."""
 
-    def __init__(self, base: str, clock: Clock) -> None:
+    def __init__(self, base: str, clock: Clock, *, connect_s: float = CONNECT_S) -> None:
         try:
             parts = urlsplit(base)
             self._host, self._port = parts.hostname or "", parts.port
@@ -55,7 +55,7 @@ class Endpoint:
             raise NoticeFault(f"{base!r} is not an http or https address")
         self._secure = parts.scheme == "https"
         self._prefix = parts.path.rstrip("/") + (f"?{parts.query}" if parts.query else "")
-        self._clock = clock
+        self._clock, self._connect_s = clock, connect_s
         self._aborted = False
         self._socket: socket.socket | None = None
         self.name = parts.netloc
@@ -69,12 +69,12 @@ class Endpoint:
         body: bytes | None = None,
         timeout_s: float,
     ) -> Reply:
-        """One request, all of it within `timeout_s` (and `CONNECT_S` for the connection). Raises `NoticeFault`."""
+        """One request, all of it within `timeout_s`, the connection within `connect_s`. Raises `NoticeFault`."""
         if self._aborted:
             raise NoticeFault("no more questions")
         limit = self._clock.monotonic() + timeout_s
         kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
-        connection = kind(self._host, self._port, timeout=min(CONNECT_S, timeout_s))
+        connection = kind(self._host, self._port, timeout=min(self._connect_s, timeout_s))
         try:
             return self._exchange(connection, limit, method, self._prefix + path, headers or {}, body)
         except TimeoutError as error:
@@ -85,8 +85,7 @@ class Endpoint:
             raise NoticeFault(f"{self.name} does not speak HTTP: {type(error).__name__}") from error
         finally:
             sock, self._socket = self._socket, None
-            if sock is not None:
-                sock.close()
+            (sock or connection).close()
 
     def _exchange(
         self,

@@ -21,7 +21,7 @@ class Url(Source):
     name = "url"
 
     def __init__(self, url: str, clock: Clock, *, period_s: float, grace_s: float) -> None:
-        self._endpoint, self._clock = Endpoint(url, clock), clock
+        self._endpoint, self._clock = Endpoint(url, clock, connect_s=TIMEOUT_S), clock
         self.period_s, self._grace_s = period_s, grace_s
 
     def look(self) -> Seen:

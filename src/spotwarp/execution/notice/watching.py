@@ -13,7 +13,7 @@ from dataclasses import replace
 from spotwarp.clock import Clock
 from spotwarp.errors import NoticeFault
 from spotwarp.execution.notice.choosing import Chosen
-from spotwarp.execution.notice.course import Course, follow
+from spotwarp.execution.notice.course import PATIENT, Course, follow
 from spotwarp.execution.notice.source import Seen, Source
 from spotwarp.execution.supervisor import Event
 
@@ -84,6 +84,14 @@ class Notices:
                 self._say(told)
 
     def _watch(self, source: Source, post: Callable[[Event], None]) -> None:
+        try:
+            self._look_on(source, post)
+        except BaseException:  # a bug: raised all the same, but `status` must not call a dead watcher one that watches
+            course = self._courses[source.name]
+            self._courses[source.name] = replace(course, faults=PATIENT, fault="its watcher failed")
+            raise
+
+    def _look_on(self, source: Source, post: Callable[[Event], None]) -> None:
         course = self._courses[source.name]
         while not self._stop.is_set():
             begun = self._clock.monotonic()
