@@ -138,7 +138,7 @@ def test_a_rebalance_recommendation_stores_at_once_and_stops_nothing(ws: Machine
     program.end(75)
 
 
-@pytest.mark.parametrize(("cloud", "how"), [("aws", "hang"), ("gcp", "absent"), ("azure", "flood")], indirect=["cloud"])
+@pytest.mark.parametrize(("cloud", "how"), [("aws", "flood"), ("gcp", "absent"), ("azure", "hang")], indirect=["cloud"])
 def test_a_source_that_is_broken_harms_nothing_and_is_seen(ws: Machine, cloud: Metadata, how: str) -> None:
     env = dict(cloud.environment)
     match how:
@@ -159,6 +159,17 @@ def test_a_source_that_is_broken_harms_nothing_and_is_seen(ws: Machine, cloud: M
     program.end(75)
     assert time.monotonic() - started < 20
     assert len(cloud.journal) - asked <= 1  # asked again once a minute
+
+
+def test_neither_start_nor_end_waits_for_a_service_that_takes_two_minutes(ws: Machine, azure: AzureMetadata) -> None:
+    azure.block_first(120)
+    began = time.monotonic()
+    program = training(ws, env=azure.environment)
+    until(lambda: azure.asked("/metadata/scheduledevents"), "the question")
+    assert "azure looking" in ws.facts("status")["notices"]
+    program.send(signal.SIGTERM)
+    program.end(75)
+    assert time.monotonic() - began < 30
 
 
 def test_a_file_is_a_notice_when_it_appears(ws: Machine) -> None:

@@ -159,6 +159,10 @@ def test_another_web_server_is_not_taken_for_it(aws: AwsMetadata) -> None:
     aws.refuse(404)
     with pytest.raises(NoticeFault, match="not the metadata service"):
         source(aws).look()
+    aws.refuse(None)
+    aws._texts["instance-id"] = "welcome"
+    with pytest.raises(NoticeFault, match="not the metadata service"):
+        source(aws).look()
 
 
 # --- GCP
@@ -249,6 +253,7 @@ def test_the_soonest_counts(azure: AzureMetadata) -> None:
     assert announced(source(azure).look()).what == "Preempt"
 
 
+@pytest.mark.slow
 def test_the_first_answer_may_take_its_time(azure: AzureMetadata) -> None:
     azure.block_first(3.0)  # more than any later one is waited for
     assert source(azure).look() == Seen()
@@ -447,6 +452,9 @@ def test_an_address(aws: AwsMetadata) -> None:
     aws.clock(3600)
     aws.garble(json.dumps({"deadline": datetime.now(UTC).timestamp() + 3660}))
     assert 55 < announced(watched.look()).seconds_left <= 61
+    aws.garble(b" " * LIMIT + b'{"seconds_left": 4}')
+    with pytest.raises(NoticeFault, match="more than"):
+        watched.look()
     for body in ("[]", "soon", '{"seconds_left": "soon"}'):
         aws.garble(body)
         with pytest.raises(NoticeFault):
