@@ -106,6 +106,13 @@ OPTIONS: Final = (
         "The pace of notice_command and notice_url.",
     ),
     Option(
+        "service",
+        "auto",
+        values.auto_or_flag,
+        "Whether the command is a server that people work in, whose exit code 0 says nothing of the work: the run is\n"
+        "then stopped, never complete. auto: Jupyter, code-server and the like, by their names.",
+    ),
+    Option(
         "linger",
         "10s",
         values.bounded(0, 86400),
@@ -233,6 +240,7 @@ class Config:
     stall_after_s: float = 600.0
     secrets: tuple[str, ...] = ()
     allow_other_shape: bool = False
+    service: bool | None = None
     exclude: tuple[str, ...] = field(default=())
 
 

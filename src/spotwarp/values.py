@@ -137,6 +137,16 @@ def flag(value: object) -> bool:
     return known[text]
 
 
+def auto_or_flag(value: object) -> bool | None:
+    """Yes, no, or None for `auto`. Raises `ValueError`."""
+    if value == "auto":
+        return None
+    try:
+        return flag(value)
+    except ValueError as error:
+        raise ValueError(f"{error} (or auto)") from error
+
+
 def text(value: object) -> str:
     """Text that is not empty. Raises `ValueError`."""
     if not isinstance(value, str) or not value:

@@ -13,6 +13,18 @@ from spotwarp.persistence.runlog.entry import Claim
 MARK = "{checkpoint}"
 _CONTEXT = 3
 
+SERVERS = {
+    "code-server",
+    "jupyter-lab",
+    "jupyter-notebook",
+    "jupyter-server",
+    "jupyterhub-singleuser",
+    "openvscode-server",
+}
+"""Programs that serve people until somebody quits them: no work of theirs is ever done."""
+_WITH_VERB = {"jupyter": {"lab", "notebook", "server"}, "marimo": {"edit"}, "tensorboard": {""}}
+_BEFORE = {"exec", "nohup", "env", "sudo", "run", "uv", "uvx", "poetry", "pixi"}
+
 
 @dataclass(frozen=True, slots=True)
 class Command:
@@ -26,6 +38,33 @@ class Command:
     def shown(self) -> str:
         """For people."""
         return self.words[0] if self.shell and self.words else shlex.join(self.words)
+
+
+def serves(command: Command) -> bool:
+    """Whether the command is a server that people work in (Jupyter, VS Code), judged by the name of its last part."""
+    try:
+        words = _last_part(command.words[0]) if command.shell else list(command.words)
+    except ValueError:
+        return False  # quotes that only a shell makes sense of
+    while words and (words[0] in _BEFORE or "=" in words[0] or words[0].startswith("-")):
+        words = words[1:]
+    if len(words) > 2 and words[0].rpartition("/")[2].startswith("python") and words[1] == "-m":
+        words = [words[2].replace("jupyterlab", "jupyter-lab"), *words[3:]]
+    if not words:
+        return False
+    name = words[0].rpartition("/")[2]
+    verbs = [word for word in words[1:] if not word.startswith("-")]
+    return name in SERVERS or (verbs[0] if verbs else "") in _WITH_VERB.get(name, ())
+
+
+def _last_part(line: str) -> list[str]:
+    """The words of the last simple command of a shell's line. Raises `ValueError`."""
+    lexer = shlex.shlex(line.strip().replace("\n", ";").rstrip("; "), posix=True, punctuation_chars=";&|()")
+    lexer.whitespace_split = True
+    words: list[str] = []
+    for word in lexer:
+        words = [] if word and set(word) <= set(";&|()") else [*words, word]
+    return words
 
 
 def resolve(

@@ -23,7 +23,7 @@ from spotwarp.errors import SpotWarpError, WorkspaceFault
 from spotwarp.execution import localstate, supervisor
 from spotwarp.execution.checkpoints import find, judge, newest, walk
 from spotwarp.execution.child import ProcessTree
-from spotwarp.execution.command import Command, environment, with_checkpoint
+from spotwarp.execution.command import Command, environment, serves, with_checkpoint
 from spotwarp.execution.firstupload import screen
 from spotwarp.execution.localstate import NOTICE_FILE, runtime
 from spotwarp.execution.news import PLENTY_S, ending
@@ -110,6 +110,7 @@ class Supervised:
         self._events: queue.SimpleQueue[supervisor.Event] = queue.SimpleQueue()
         platform = detect(os.environ)
         policy = supervisor.Policy(platform.grace_s, platform.why, config.sync_share, linger_s=config.linger_s)
+        policy = replace(policy, service=serves(command) if config.service is None else config.service)
         if config.grace_s is not None:
             policy = replace(policy, grace_s=config.grace_s, grace_by="the option grace", stop_s=config.grace_s)
         self._state, self._slurm = supervisor.State(policy), platform.slurm

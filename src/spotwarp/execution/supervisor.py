@@ -28,7 +28,7 @@ class Policy:
     `grace_s` is what a SIGTERM is taken to leave us, by the word of `grace_by`; `stop_s` what a stop by the user leaves
     the command. Of what is left at a notice, `sync_share` (at most `sync_max_s`) is kept for the final sync.
     `preempt_signal` tells the command to save; None only writes the notice file. `overrun_s` after the deadline a final
-    sync that still runs is given up.
+    sync that still runs is given up. A `service` is never complete: that it was quit says nothing of the work.
     """
 
     grace_s: float = 30.0
@@ -40,6 +40,7 @@ class Policy:
     kill_after_s: float = 5.0
     overrun_s: float = 5.0
     preempt_signal: int | None = Sig.TERM
+    service: bool = False
 
 
 Reason = Literal["checkpoint", "interval", "hint"]  # why a sync beside the command is started
@@ -465,8 +466,9 @@ def _conclude(state: State, ok: bool) -> Step:
         seal, end = Seal("preempted", code), Exit(75, f"preempted, everything is stored{words}")
     elif state.cause is Cause.STOPPED:
         seal, end = Seal("stopped", code), Exit(130, f"stopped, everything is stored{words}")
-    elif code == 0 and state.cut_off:
-        # Nobody can say that the work was done: perhaps the command only started it.
+    elif code == 0 and state.policy.service:
+        seal, end = Seal("stopped", code), Exit(0, "the command was quit, everything is stored; `spotwarp run` goes on")
+    elif code == 0 and state.cut_off:  # nobody can say that the work was done: perhaps it was only started
         words = "the command ended but left processes running, which were ended: not complete; everything is stored"
         seal, end = Seal("stopped", code), Exit(125, words)
     elif code == 0:
