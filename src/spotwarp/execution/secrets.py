@@ -17,9 +17,14 @@ from spotwarp.persistence.manifest import Skipped
 _NAMED = 8
 
 
+def absent(names: Sequence[str], env: Mapping[str, str]) -> list[str]:
+    """Those of the variables that are not set, or empty."""
+    return [name for name in names if not env.get(name, "").strip()]
+
+
 def require(names: Sequence[str], env: Mapping[str, str]) -> list[str]:
     """The values of the variables that the command needs. Raises `SecretMissing` naming those that are empty."""
-    missing = [name for name in names if not env.get(name, "").strip()]
+    missing = absent(names, env)
     if missing:
         raise SecretMissing(
             f"the command needs {_listed(missing)}, which {'is' if len(missing) == 1 else 'are'} not set here",

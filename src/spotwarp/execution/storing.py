@@ -180,7 +180,8 @@ class Storing:
         """A sync for whoever asks through the socket. Blocks, and raises what `Syncer.sync` raises."""
         if self._closing:
             raise ExecutionError("the command has ended and the last snapshot is being taken: it will hold this too")
-        return self._syncer.sync(recheck=True, cancel=self._cancel)
+        # Its progress counts for a sync that waits behind it: that one is not stuck.
+        return self._syncer.sync(recheck=True, cancel=self._cancel, progress=self._meter())
 
     def _routine(self) -> None:
         try:
@@ -266,7 +267,8 @@ class Storing:
         last = [started]
 
         def tell(now: Progress) -> None:
-            moment = self._moved_at = self._clock.monotonic()
+            moment = self._clock.monotonic()
+            self._moved_at = moment if self._moved_at is not None else None
             if moment - last[0] < PROGRESS_EVERY_S or not (now.bytes or now.seen):
                 return
             last[0] = moment

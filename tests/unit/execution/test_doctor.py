@@ -87,6 +87,9 @@ def test_the_rest() -> None:
     assert [verdict.nofile(n).level for n in (1024, 65536, -1)] == ["warn", "ok", "ok"]
     assert verdict.sources("why", 5.0, ["aws", "a file"], {}).text == "SIGTERM (5 s: why), aws, a file"
     assert verdict.sources("why", 5.0, [], {"url": "no address"}).level == "warn"
+    assert verdict.secrets(["A", "B"], ["B"]).level == "fail"
+    assert verdict.secrets([], []).level == "ok"
+    assert [verdict.told([], []).level, verdict.told(["x"], ["y"]).level] == ["ok", "warn"]
 
 
 # --- measuring

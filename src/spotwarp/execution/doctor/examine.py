@@ -23,7 +23,9 @@ from spotwarp.execution.doctor import verdict
 from spotwarp.execution.doctor.verdict import Line, Load
 from spotwarp.execution.hardware import gpus
 from spotwarp.execution.notice import choose, detect
+from spotwarp.execution.notifier import targets
 from spotwarp.execution.parts import glance
+from spotwarp.execution.secrets import absent
 from spotwarp.execution.storing import newest_fact
 from spotwarp.execution.supervisor import Policy
 from spotwarp.execution.workspace import is_empty, origin_of
@@ -82,6 +84,9 @@ def examine(asked: Asked) -> Iterator[Line]:
             yield verdict.notice(seconds, rates, load, share=share, most_s=most_s)
     yield _part("disk", lambda: _disk(asked))
     yield _part("notices", lambda: _sources(asked))
+    yield verdict.secrets(asked.config.secrets, absent(asked.config.secrets, asked.env))
+    receivers, wrong = targets(asked.config.notify, asked.env)
+    yield verdict.told([one.name for one in receivers], wrong)
     yield verdict.gpus(gpus(asked.env))
     yield verdict.shm(_size(SHM))
     yield verdict.nofile(resource.getrlimit(resource.RLIMIT_NOFILE)[0])

@@ -150,6 +150,22 @@ def sources(why: str, grace_s: float, watched: Sequence[str], refused: Mapping[s
     return Line("notices", "warn" if refused else "ok", text, "Mend the options notices, notice_*." if refused else "")
 
 
+def secrets(names: Sequence[str], missing: Sequence[str]) -> Line:
+    """The variables that the command needs."""
+    if missing:
+        hint = "`run` refuses to start without them; set them in its environment."
+        return Line("secrets", "fail", f"not set: {', '.join(missing)}", hint)
+    return Line("secrets", "ok", f"{', '.join(names)}: set" if names else "none are named in `secrets:`")
+
+
+def told(names: Sequence[str], wrong: Sequence[str]) -> Line:
+    """Who is told of trouble. Nobody is tried."""
+    hint = "Option `notify`: a command or a web address that is told of a stalled backup, preemptions and the end."
+    if wrong:
+        return Line("notify", "warn", "; ".join([*wrong, *names]), hint)
+    return Line("notify", "ok", "; ".join(names) if names else "nobody is told", "" if names else hint)
+
+
 def shm(size: int | None) -> Line:
     """Shared memory, which data loaders live on."""
     if size is None:
