@@ -35,6 +35,13 @@ def test_nothing_is_held_back_but_a_possible_beginning() -> None:
     assert Redactor().stream().feed(b"hf_se") == b"hf_se"
 
 
+def test_a_value_that_begins_a_longer_one_waits_for_it() -> None:
+    for cut in range(len("hf_secret_longer")):
+        pieces = [b"hf_secret_longer"[:cut], b"hf_secret_longer"[cut:], b"!"]
+        assert streamed(Redactor(VALUES), pieces) == MASK.encode() + b"!"
+    assert streamed(Redactor(VALUES), [b"hf_secret", b"_lo!"]) == MASK.encode() + b"_lo!"
+
+
 text = st.lists(st.sampled_from([b"hf_secret", b"hf_", b"secret", b"_longer", b"aaab", b"a", b"b", b"\n", b"\xff"]))
 
 
