@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from spotwarp.errors import Fenced, LeaseError, ReadBackFailed, RunEnded, StoreUnavailable
-from spotwarp.persistence import layout, receipts
-from spotwarp.persistence.manifest import CheckpointFact
+from spotwarp.persistence import layout, manifest, receipts
+from spotwarp.persistence.manifest import CheckpointFact, PackRef
 from spotwarp.persistence.receipts import Base, BaseForgotten, Committed, Verified, best_checkpoint, printable
 from spotwarp.persistence.retention import Retention
 from spotwarp.persistence.runlog.entry import Claim, Forget, Released
@@ -348,3 +350,18 @@ def test_the_best_checkpoint_is_the_newest_by_step_of_the_best_class() -> None:
 )
 def test_paths_are_printable(path: bytes, text: str) -> None:
     assert printable(path) == text
+
+
+def test_a_parents_pack_that_is_gone_is_missed_too(bench: Bench) -> None:
+    upload = bench.upload(fact("resumable", 1))
+    foreign = PackRef("main-1", "1-" + "f" * 32, 5)
+    named = msgspec.structs.replace(upload.manifest, packs=(*upload.manifest.packs, foreign))
+    data = manifest.encode(named)
+    bench.memory.put(layout.manifest_key(RUN, upload.manifest_id), data)
+    bench.memory.put(layout.pack_key("main-1", foreign.id), b"12345")
+    committed = bench.commit(replace(upload, manifest=named, address=manifest.address(data)))
+    bench.verify(committed)
+    bench.memory.delete(layout.pack_key("main-1", foreign.id))
+    with pytest.raises(ReadBackFailed) as caught:
+        bench.verify(committed)
+    assert caught.value.packs == {foreign.id}
