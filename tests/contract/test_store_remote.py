@@ -290,6 +290,13 @@ def test_A26_a_key_that_may_be_rewritten_only_now_and_then(cloud: Cloud, proxy: 
     assert len(proxy.seen) > 4
 
 
+def test_the_wait_that_a_store_asks_for_is_known(cloud: Cloud, proxy: FaultProxy) -> None:
+    proxy.rule(Rule(status=503, code="SlowDown", headers={"Retry-After": "7"}))
+    with pytest.raises(StoreUnavailable) as caught:
+        cloud.store(proxy.endpoint).put("a", b"1")
+    assert caught.value.retry_after_s == 7.0
+
+
 def test_A31_the_stores_time_is_told_as_it_is(cloud: Cloud, proxy: FaultProxy) -> None:
     store = cloud.store(proxy.endpoint)
     store.put("a", b"1")
