@@ -25,6 +25,7 @@ def test_what_was_put_is_got_back_whole(store: Store) -> None:
         assert store.head(f"runs/main/{size}").size == size
 
 
+@pytest.mark.slow
 def test_a_large_object_from_any_kind_of_buffer(store: Store) -> None:
     body = os.urandom(20 * MIB)
     store.put("packs/bytes", memoryview(body)[1:])
