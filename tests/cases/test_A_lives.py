@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -237,3 +238,89 @@ def test_a_server_that_is_killed_and_comes_back(rent: Rent, mortal: Seaweed) -> 
     machine.file("go", "6")
     assert "everything is stored" in program.end(6, 90).err
     assert machine.facts("check", "--read-data")["problems"] == []
+
+
+# --- A43, B18: disks that are full
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Callable[[str, str], Path]]:
+    """Makes file systems of so many MiB."""
+    mounted: list[Path] = []
+
+    def make(name: str, size: str) -> Path:
+        path = tmp_path / name
+        path.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "spotwarp-test", path], check=True)
+        mounted.append(path)
+        return path
+
+    yield make
+    for path in mounted:
+        subprocess.run(["umount", "-l", path], check=True)
+
+
+@pytest.mark.deep
+def test_A43_a_disk_that_is_too_small_starts_nothing(ws: Machine, rent: Rent, disk: Callable[[str, str], Path]) -> None:
+    for number in range(6):
+        ws.file(f"part{number}", os.urandom(2_000_000))
+    ws("sync")
+    small = disk("small", "8M")
+    target = rent("small").init()
+    done = target("restore", code=22)
+    assert "needs" in done.err
+    done = target("run", "--command", "touch started", code=125)
+    assert "needs" in done.err
+    assert not [p for p in small.iterdir() if p.name != ".spotwarp"], "a plausible part of a tree"
+    subprocess.run(["mount", "-o", "remount,size=40M", small], check=True)
+    assert target("run", "--command", "ls part* | wc -l; exit 5", code=5).out.split() == [b"6"]
+
+
+SAVES = """
+import time
+from pathlib import Path
+from spotwarp.testing.checkpoints import huggingface_files, write_files
+for step in range(1, 30):
+    try:
+        write_files(Path(f"out/checkpoint-{step}"), huggingface_files(step=step, size=4_000_000))
+    except OSError as error:
+        raise SystemExit(str(error))
+    while not Path(f"go{step}").exists():
+        time.sleep(0.01)
+"""
+
+
+@pytest.mark.deep
+def test_B18_a_disk_that_fills_up_while_saving_is_the_jobs_own_error(
+    rent: Rent, disk: Callable[[str, str], Path]
+) -> None:
+    disk("ws", "60M")
+    machine = rent("ws").init()
+    machine.file("save.py", SAVES)
+    program = machine.start("run", "--", sys.executable, "save.py")
+    for step in range(1, 30):
+        program.until(lambda step=step: newest(machine) >= step, f"checkpoint {step} to be stored")  # type: ignore[misc]
+        took = sum(p.stat().st_size for p in (machine.path / f"out/checkpoint-{step}").iterdir())
+        about = os.statvfs(machine.path)
+        if about.f_bavail * about.f_frsize < took:
+            break
+        machine.file(f"go{step}", "")
+    program.until(lambda: "the next save may fail" in program.err, "the warning, before it fails", 15)
+    assert "the next save may fail" in machine.facts("status")["disk"]
+    (machine.path / f"go{step}").touch()
+    done = program.end(1, 60)  # the trainer's own exit code
+    assert "No space left" in done.err + done.out.decode()
+    facts = machine.facts("status", code=None)
+    assert (facts["state"], facts["exit"]) == ("stopped", 1)
+    assert facts["resumable_step"] >= step
+    own = sum(p.stat().st_size for p in (machine.path / ".spotwarp").rglob("*") if p.is_file())
+    assert own < 1_000_000, "nothing is spooled in the workspace"
+    place = machine.path.with_name("restored")
+    machine("restore", "--to", str(place), "--snapshot", "latest-resumable")
+    assert (place / facts["resumable_checkpoint"]).is_dir()
+
+
+def newest(machine: Machine) -> int:
+    """The newest checkpoint's step that is stored."""
+    stored = [s["resumable"]["step"] for s in machine.snapshots() if s["resumable"]]
+    return max(stored, default=0)

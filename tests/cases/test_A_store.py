@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -182,3 +184,102 @@ def stuck(remote: Machine, s3_proxy: FaultProxy, *more: str, grace: str) -> Prog
     remote.file("big.bin", os.urandom(400_000))
     program.until(lambda: "NOT STORED" in program.err, "the word that nothing is stored", 90)
     return program
+
+
+# --- A20
+
+
+def test_A20_a_storm_of_503s_slows_the_pace_and_ends_no_run(remote: Machine, s3_proxy: FaultProxy) -> None:
+    for number in range(500):
+        remote.file(f"data/{number:03d}", os.urandom(2000))
+    checkpoints(remote)
+    s3_proxy.forget()
+    s3_proxy.rule(Rule(status=503, code="SlowDown", skip=12, times=60))
+    program = remote.start("run", "--command", COUNTING)
+    program.until(lambda: (remote.path / "count").exists(), "the command")
+    program.until(lambda: sum(s.status == 503 for s in s3_proxy.seen) == 60, "the storm to be over", 120)
+    before = int((remote.path / "count").read_text() or 0)
+    program.until(lambda: int((remote.path / "count").read_text() or 0) > before, "training to go on")
+    program.until(lambda: remote.snapshots(), "a snapshot")
+    remote.file("go", "3")
+    assert "everything is stored" in program.end(3, 60).err
+    refused = [s for s in s3_proxy.seen if s.status == 503 and s.verb == "PUT"]
+    for key in {s.key for s in refused if "/packs/" in s.key}:
+        gaps = [b.at - a.at for a, b in pairwise(s for s in s3_proxy.seen if s.key == key)]
+        assert all(later > 0.045 * 2**n for n, later in enumerate(gaps[:6])), gaps  # at least half of the schedule
+    assert set(s3_proxy.acknowledged("/packs/").values()) == {1}
+    assert remote.facts("check", "--read-data")["problems"] == []
+    place = remote.path.with_name("restored")
+    remote("restore", "--to", str(place))
+    assert len(list((place / "data").iterdir())) == 500
+
+
+# --- A26
+
+
+def test_A26_a_hot_key_that_may_be_rewritten_once_a_second(remote: Machine, s3_proxy: FaultProxy) -> None:
+    """Heartbeats come every half second here: those refused cost neither data nor the run, and the last one counts."""
+    s3_proxy.forget()
+    s3_proxy.rule(Rule(verb="PUT", min_gap_s=1.0, status=429, code="TooManyRequests"))
+    program = remote.start("run", "--command", COUNTING)
+    program.until(lambda: (remote.path / "count").exists(), "the command")
+    for step in (1, 2, 3):
+        write_files(remote.path / f"out/checkpoint-{step}", huggingface_files(step=step))
+        time.sleep(0.6)
+    program.until(lambda: remote.facts("status", code=None)["resumable_step"] == 3, "the last checkpoint", 60)
+    remote.file("go", "3")
+    done = program.end(3, 60)
+    assert "fenced" not in done.err
+    assert any(s.status == 429 and "/beats/" in s.path for s in s3_proxy.seen), "the rule was never hit"
+    assert not any(s.status == 429 and "/packs/" in s.path for s in s3_proxy.seen)
+    facts = remote.facts("status")
+    assert (facts["state"], facts["exit"], facts["resumable_step"]) == ("stopped", 3, 3)
+
+
+# --- A30
+
+SHIM = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <time.h>
+#include <sys/time.h>
+#include <stdlib.h>
+static long off(void) { const char *s = getenv("CLOCK_OFF"); return s ? atol(s) : 0; }
+int clock_gettime(clockid_t id, struct timespec *t) {
+  static int (*real)(clockid_t, struct timespec *);
+  if (!real) real = dlsym(RTLD_NEXT, "clock_gettime");
+  int r = real(id, t);
+  if (id == CLOCK_REALTIME && !r) t->tv_sec += off();
+  return r;
+}
+int gettimeofday(struct timeval *t, void *z) {
+  static int (*real)(struct timeval *, void *);
+  if (!real) real = dlsym(RTLD_NEXT, "gettimeofday");
+  int r = real(t, z);
+  if (!r) t->tv_sec += off();
+  return r;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def clock_shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library that sets the wall clock of a process off by CLOCK_OFF seconds."""
+    place = tmp_path_factory.mktemp("shim")
+    (place / "off.c").write_text(SHIM)
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", "off.so", "off.c", "-ldl"], cwd=place, check=True)
+    return place / "off.so"
+
+
+@pytest.mark.parametrize("off_s", [1200, -1200])
+def test_A30_a_machine_whose_clock_is_wrong(
+    remote: Machine, s3_proxy: FaultProxy, clock_shim: Path, off_s: int
+) -> None:
+    """The real server refuses what is signed twenty minutes off."""
+    remote.file("work", "kept")
+    env = {"LD_PRELOAD": str(clock_shim), "CLOCK_OFF": str(off_s)}
+    done = remote("sync", code=None, seconds=120, env=env)
+    print(done.err)
+    assert done.code in (0, 17)
+    assert f"{off_s / 60:+.0f}" in done.err or f"{off_s:+d} s off" in done.err
+    assert done.code == 0 or "hint:" in done.err

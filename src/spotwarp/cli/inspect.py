@@ -75,14 +75,14 @@ def status(
         rows.append(("last loss", f"{seen.loss:.4f}" + (f" at step {seen.step}" if seen.step is not None else "")))
     if seen.exit is not None:
         rows.append(("exit code", str(seen.exit)))
-    if seen.notify_error:
-        rows.append(("not told", seen.notify_error))
-    if seen.kept:
-        rows.append(("older version", seen.kept))
-    if seen.notices:
-        rows.append(("notices", seen.notices))
-    if seen.readonly:
-        rows.append(("READ-ONLY", seen.readonly))
+    told = {
+        "not told": seen.notify_error,
+        "disk": seen.disk,
+        "older version": seen.kept,
+        "notices": seen.notices,
+        "READ-ONLY": seen.readonly,
+    }
+    rows += [(name, value) for name, value in told.items() if value]
     rows += [("stored too", f"{p.path}: {p.kind}, {human_bytes(p.bytes)}   {p.exclude}") for p in parts]
     for name, value in rows:
         render.line(f"{name:14} {value}")
@@ -140,6 +140,7 @@ def _with_local(seen: RunView, known: dict[str, Any] | None) -> RunView:
         stalled=bool(known.get("stalled")),
         lacking=str(known.get("lacking") or ""),
         notify_error=str(known.get("notify_error") or ""),
+        disk=str(known.get("disk") or ""),
         notices=str(known.get("notices") or ""),
     )
 

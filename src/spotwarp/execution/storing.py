@@ -91,6 +91,8 @@ class Storing:
         self._patience = 0.0
         self.verified: Verified | None = None
         """The receipt of the last snapshot that was read back."""
+        self._disk = ""
+        """Why the next checkpoint may not fit on the disk."""
         self.lacking = ""
         """What the last snapshot lacks, in words: what could not be read, or came too late. Empty: nothing."""
         self.error = ""
@@ -247,12 +249,20 @@ class Storing:
         self.verified, self._took_s, self.error = done.verified, done.duration_s, ""
         self._dirty = 0
         self.lacking = lacking(done)
+        self._look_at_disk()
         new = [one for one in done.skipped if one.path not in self._told_skipped]
         self._told_skipped |= {one.path for one in new}
         if new:
             some = ", ".join(f"{shown(one.path)} ({one.reason})" for one in new[:_NAMED])
             self._say(f"not stored: {some}" + (f" and {len(new) - _NAMED} more" if len(new) > _NAMED else ""))
         self._tell_kept()
+
+    def _look_at_disk(self) -> None:
+        """A word when the next checkpoint may not fit, once for as long as that is so."""
+        words, before = self._syncer.shortage(), self._disk
+        self._disk = words
+        if words and not before:
+            self._say(words)
 
     def _tell_kept(self) -> None:
         """Name the files that are older in the snapshot than on disk, each once for as long as it is."""
@@ -313,6 +323,7 @@ class Storing:
             "stalled": self._alarm.stalled,
             "lacking": legible(self.lacking),
             "notify_error": self._notifier.error,
+            "disk": self._disk,
             "step": best.step if best else None,
             "loss": best.loss if best else None,
         }
@@ -335,6 +346,7 @@ class Storing:
         while not self._clock.wait(self._ended, SAMPLE_EVERY_S):
             if self._clock.monotonic() >= self._look_due:
                 self.look_at_risk()
+            self._look_at_disk()
             self._telemetry.add(self._sample())
         self._telemetry.flush()
 

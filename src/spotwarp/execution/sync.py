@@ -27,6 +27,7 @@ from spotwarp.errors import (
 from spotwarp.execution import localstate
 from spotwarp.execution.judging import file_system_time, judge_all
 from spotwarp.execution.localstate import Origin, runtime
+from spotwarp.execution.room import shortage
 from spotwarp.execution.versions import End, Moment, WholeVersions
 from spotwarp.persistence import fork
 from spotwarp.persistence.backup import Carry, Cutoff, Progress, Uploaded, backup
@@ -404,6 +405,10 @@ class Syncer:
             return sum(e.size for e in entries if e.kind == FILE and self._cache.lookup(e, shown) is None)
         finally:
             self._one.release()
+
+    def shortage(self) -> str:
+        """Why the next checkpoint may not fit on the disk, in words."""
+        return shortage(self._root, self.facts.checkpoints)
 
     def at_risk_s(self) -> float:
         """Seconds of work that are stored nowhere, at most."""

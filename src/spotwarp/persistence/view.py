@@ -52,6 +52,8 @@ class RunView:
     """What should be in the last snapshot and is not, in words."""
     notify_error: str = ""
     """Who could not be told of anything, and why."""
+    disk: str = ""
+    """Why the next checkpoint may not fit on its machine's disk."""
 
 
 def view(
@@ -103,6 +105,7 @@ def view(
         stalled=bool(facts.get("stalled")) if live else False,
         lacking=str(facts.get("lacking") or "") if live else _lacking(entries),
         notify_error=str(facts.get("notify_error") or "") if live else "",
+        disk=str(facts.get("disk") or "") if live else "",
     )
 
 
