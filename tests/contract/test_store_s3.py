@@ -187,7 +187,7 @@ def test_a_longer_wait_than_may_be_tried_is_told_and_nothing_is_sent(s3: Make, s
 def test_A30_a_wrong_clock_is_told_with_its_error(s3: Make, s3_proxy: FaultProxy, off_s: float) -> None:
     date = format_datetime(CLOCK.wall() - timedelta(seconds=off_s), usegmt=True)
     s3_proxy.rule(Rule(status=403, code="RequestTimeTooSkewed", headers={"Date": date}))
-    with pytest.raises(StoreUnavailable) as caught:
+    with pytest.raises(StoreDenied) as caught:
         s3(endpoint=s3_proxy.endpoint).put("a", b"x")
     found = re.search(r"clock is ([+-]\d+) s off", caught.value.message)
     assert found, caught.value.message

@@ -67,7 +67,7 @@ class Rule:
     max_key: int | None = None
     """With `status`: only keys longer than this many bytes."""
     min_gap_s: float | None = None
-    """With `status`: only when the same path was requested less than this long ago."""
+    """With `status`: only when the same path was asked for with the same verb, and not refused, less than this ago."""
     ignore_condition: bool = False
     """Answer success where the server refused a create because the name is taken: a store that ignores conditions."""
     last_modified: str | None = None
@@ -114,7 +114,7 @@ class FaultProxy(socketserver.ThreadingTCPServer):
         self.changed = threading.Condition()
         self._rules: list[Rule] = []
         self._seen: list[Seen] = []
-        self._last: dict[str, float] = {}
+        self._last: dict[tuple[str, str], float] = {}
 
     @property
     def endpoint(self) -> str:
@@ -163,10 +163,10 @@ class FaultProxy(socketserver.ThreadingTCPServer):
         with self.changed:
             self._seen.append(seen)
             self.changed.notify_all()
-            gap = now - self._last.get(path, float("-inf"))
+            gap = now - self._last.get((verb, path), float("-inf"))
             rule = next((rule for rule in self._rules if _hits(rule, verb, path, headers, gap)), None)
             if rule is None or rule.min_gap_s is None:
-                self._last[path] = now  # what was refused for coming too soon was not a rewrite
+                self._last[verb, path] = now  # what was refused for coming too soon was not a rewrite
             return rule
 
 

@@ -22,7 +22,7 @@ def test_a_wrong_clock_is_said_with_the_difference() -> None:
         "<ServerTime>2026-01-02T03:00:05Z</ServerTime></Error>"
     )
     error = said(answer(403, body))
-    assert isinstance(error, StoreUnavailable)
+    assert isinstance(error, StoreDenied)
     assert "+1200 s" in error.message
     assert "clock" in (error.hint or "")
 

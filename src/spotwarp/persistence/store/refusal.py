@@ -42,6 +42,10 @@ def code_of(text: str) -> str:
     return found[1] if found else ""
 
 
+WRONG_CLOCK_S: Final = 300.0
+"""Servers allow for fifteen minutes; a clock that is off by a third of that will not pass for long."""
+
+
 def is_skewed(text: str, dialect: Dialect) -> bool:
     """The server finds this machine's clock wrong, or the request signed too long ago."""
     return 400 <= (status_of(text) or 0) < 500 and any(sign in text for sign in dialect.skewed)
@@ -71,7 +75,7 @@ def meaning(text: str, *, verb: str, key: str, url: str, dialect: Dialect = S3) 
         return AlreadyExists(f"{key} exists already in {url}")
     reason = f"{code or 'HTTP'} ({status})"
     if is_skewed(text, dialect):
-        return StoreUnavailable(f"{what}: {reason}{clock_off(text)}", hint=CLOCK)
+        return skewed(f"{what}: {reason}", clock_off_s(text))
     kind, hint = dialect.by_code.get(code) or dialect.by_status.get(status) or _otherwise(status)
     return kind(f"{what}: {reason}", hint=hint)
 
@@ -100,16 +104,22 @@ def _silence(text: str, what: str, dialect: Dialect) -> StoreError:
     return StoreUnavailable(f"{what}: no usable answer", hint=dialect.network)
 
 
-def clock_off(text: str) -> str:
-    """By how much the clocks differ, in words, where the answer says so."""
+def clock_off_s(text: str) -> float | None:
+    """How far this machine's clock is ahead of the server's (seconds), where the answer says so."""
     found = [re.search(rf"<{name}>([0-9TZ:.-]+)</{name}>", text) for name in ("RequestTime", "ServerTime")]
     try:
         ours, server = (datetime.fromisoformat(each[1]) for each in found if each is not None)
-        return in_words((ours - server).total_seconds())
+        return (ours - server).total_seconds()
     except (ValueError, TypeError):  # one is missing, unreadable, or without a zone
-        return ""
+        return None
 
 
-def in_words(off_s: float) -> str:
-    """How far this machine's clock is ahead of the server's (seconds), for the end of a sentence."""
-    return f", this machine's clock is {off_s:+.0f} s off"
+def skewed(words: str, off_s: float | None) -> StoreError:
+    """What a refusal for the request's time means when this machine's clock is `off_s` ahead (None: unknown).
+
+    A request that waited too long on its way is signed anew when it is sent again; a wrong clock stays wrong.
+    """
+    if off_s is None:
+        return StoreUnavailable(words, hint=CLOCK)
+    kind = StoreDenied if abs(off_s) > WRONG_CLOCK_S else StoreUnavailable
+    return kind(f"{words}, this machine's clock is {off_s:+.0f} s off", hint=CLOCK)

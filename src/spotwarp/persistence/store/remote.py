@@ -27,12 +27,12 @@ from spotwarp.persistence.store.dialects import Dialect
 from spotwarp.persistence.store.headers import REFUSED, Said, ask
 from spotwarp.persistence.store.refusal import (
     beyond_the_end,
-    clock_off,
+    clock_off_s,
     code_of,
-    in_words,
     is_skewed,
     lacks_credentials,
     meaning,
+    skewed,
     status_of,
 )
 
@@ -241,9 +241,10 @@ class RemoteStore(ABC):
         refused = meaning(text, verb=verb, key=key, url=self.url, dialect=self._dialect)
         if status_of(text) in REFUSED and isinstance(refused, StoreUnavailable):
             refused.retry_after_s = self._said(key).retry_after_s
-        elif is_skewed(text, self._dialect) and not clock_off(text) and (date := self._said(key).date) is not None:
-            off = in_words((self._clock.wall() - date).total_seconds())
-            return StoreUnavailable(refused.message + off, hint=refused.hint)
+        elif (
+            is_skewed(text, self._dialect) and clock_off_s(text) is None and (date := self._said(key).date) is not None
+        ):
+            return skewed(refused.message, (self._clock.wall() - date).total_seconds())
         return refused
 
     def _said(self, key: str) -> Said:
