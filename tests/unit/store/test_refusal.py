@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spotwarp.errors import BucketMissing, ObjectMissing, StoreUnavailable
+from spotwarp.errors import BucketMissing, ObjectMissing, StoreDenied, StoreUnavailable
 from spotwarp.persistence.store.refusal import lacks_credentials, meaning
 
 

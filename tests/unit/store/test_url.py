@@ -142,3 +142,9 @@ def test_open_store_of_a_directory_asks_nothing_of_it(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
     store.put_new("config", b"1")
     assert store.get("config") == b"1"
+
+
+def test_A42_the_hub_is_no_remote() -> None:
+    with pytest.raises(UsageError, match="hf://") as caught:
+        parse_url("hf://datasets/me/run")
+    assert "s3://" in (caught.value.hint or "")
