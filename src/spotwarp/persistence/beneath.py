@@ -116,6 +116,10 @@ class Tree:
                 raise
             return None
 
+    def names(self, path: bytes) -> list[bytes]:
+        """What is in the directory `path` now."""
+        return [os.fsencode(name) for name in os.listdir(self.directory(path))]  # noqa: PTH208 - by descriptor
+
     def _enter(self, fd: int, name: bytes, *, make: bool) -> int:
         if make:
             with contextlib.suppress(FileExistsError):

@@ -622,8 +622,11 @@ def test_a_checkpoint_that_moves_while_it_is_stored_is_torn(filled: Path, how: s
         age(filled, backups)
     backups.take(judge=change_after_scan(acts[how], judge()))
     facts = facts_of(backups)
-    assert facts[b"out/checkpoint-10"][0] == "torn"
-    assert "while it was being stored" in facts[b"out/checkpoint-10"][1]
+    if how == "vanished" and cached:  # no loss: its content is in the snapshot
+        assert facts[b"out/checkpoint-10"] == ("resumable", "")
+    else:
+        assert facts[b"out/checkpoint-10"][0] == "torn"
+        assert "while it was being stored" in facts[b"out/checkpoint-10"][1]
     assert facts[b"out/checkpoint-20"] == ("resumable", "")
     backups.take()
     assert facts_of(backups)[b"out/checkpoint-10"] == ("resumable", "")

@@ -192,7 +192,7 @@ def backup(
         reading = Reading(tree, index, uploads, meter, levels=options.levels, nice=options.nice)
         with _carrying(carry, index, uploads):
             found = _read(reading, work, uploads, options, cancel)
-        facts = demoted(facts, broken(facts, seen, found, tree.lstat))
+        facts = demoted(facts, broken(facts, seen, found, tree.lstat, tree.names))
         whole = whole.settled(seen.entries, tree.lstat)
     paths = _late_paths(work, found, index, uploads) if cutoff.left() is not None else {}
     whole = whole.without(paths)
@@ -314,7 +314,7 @@ def _nothing_new(
     sums = cache.quiet(seen.entries, base, belief.held, belief.since)
     if sums is None or tuple(seen.skipped) != base.skipped or any(fact.kept for fact in base.versions):
         return None
-    return sums if demoted(facts, broken(facts, seen, Found(), tree.lstat)) == base.checkpoints else None
+    return sums if demoted(facts, broken(facts, seen, Found(), tree.lstat, tree.names)) == base.checkpoints else None
 
 
 class _Tally:

@@ -49,12 +49,10 @@ def open_file(tree: Tree, path: bytes) -> tuple[int, os.stat_result]:
 
 
 def same(before: os.stat_result, after: os.stat_result) -> bool:
-    """Whether nobody wrote between two looks."""
-    return (before.st_mtime_ns, before.st_ctime_ns, before.st_size) == (
-        after.st_mtime_ns,
-        after.st_ctime_ns,
-        after.st_size,
-    )
+    """Whether nobody wrote between two looks. To lose a name moves the change time, and no byte."""
+    if (before.st_mtime_ns, before.st_size) != (after.st_mtime_ns, after.st_size):
+        return False
+    return before.st_ctime_ns == after.st_ctime_ns or after.st_nlink < before.st_nlink
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +65,12 @@ class SmallContent:
     """Whether nobody wrote meanwhile."""
 
 
-def read_small(tree: Tree, file: Scanned) -> SmallContent:
-    """The content of a file that the scan saw below `SMALL`. Raises `OSError`, one of `GONE` when it vanished."""
-    fd, before = open_file(tree, file.path)
+def read_small(tree: Tree, file: Scanned, opened: int | None = None) -> SmallContent:
+    """The content of a file that the scan saw below `SMALL`; `opened` is its descriptor, if it has one already.
+
+    Raises `OSError`, one of `GONE` when it vanished.
+    """
+    fd, before = (opened, os.fstat(opened)) if opened is not None else open_file(tree, file.path)
     try:
         # What has outgrown a bundle meanwhile is kept as far as the scan saw it.
         length = before.st_size if before.st_size < SMALL else file.size
@@ -89,10 +90,10 @@ def read_small(tree: Tree, file: Scanned) -> SmallContent:
 class BigContent:
     """A big file while it is read, in spans, perhaps by several threads; owns its descriptor until `close`."""
 
-    def __init__(self, tree: Tree, file: Scanned) -> None:
-        """Raises `OSError`, one of `GONE` when the file vanished."""
+    def __init__(self, tree: Tree, file: Scanned, opened: int | None = None) -> None:
+        """`opened` is its descriptor, if it has one already. Raises `OSError`, one of `GONE` when the file vanished."""
         self.path = file.path
-        self.fd, self._before = open_file(tree, file.path)
+        self.fd, self._before = (opened, os.fstat(opened)) if opened is not None else open_file(tree, file.path)
         self.length = self._before.st_size
         self.stable = False
         self.error: OSError | None = None

@@ -27,6 +27,7 @@ from spotwarp.persistence.statcache import Record, StatCache
 from spotwarp.persistence.table import Cursor, apart
 
 TORN: Final = "torn"
+VANISHED: Final = "vanished while it was being stored"
 KEPT: Final = "no time before the machine's end: kept as the snapshot before has it"
 LEFT_OUT: Final = "no time before the machine's end: left out"
 _NAMED: Final = 1000
@@ -180,13 +181,23 @@ def _as_scanned(entry: Entry) -> Scanned:
 
 
 def broken(
-    facts: Sequence[CheckpointFact], seen: Scan, found: Found, lstat: Callable[[bytes], os.stat_result | None]
+    facts: Sequence[CheckpointFact],
+    seen: Scan,
+    found: Found,
+    lstat: Callable[[bytes], os.stat_result | None],
+    names: Callable[[bytes], list[bytes]],
 ) -> dict[bytes, str]:
-    """The paths in checkpoints that are not in the snapshot as they were at the scan, and why."""
+    """The paths in checkpoints that are not in the snapshot as they were at the scan, and why.
+
+    `names` gives what a directory has in it now. A checkpoint that is deleted meanwhile may be in the snapshot all the
+    same: what went is no loss once its content was read; what came is.
+    """
+    vanished = frozenset(found.vanished)
     reasons = {path: "could not be read" for path in chain(seen.unreadable, (skip.path for skip in found.unreadable))}
     for fact in facts:
         for entry in seen.entries.beneath(fact.path):
-            if why := moved(entry, lstat):
+            why = moved(entry, lstat)
+            if why and not (_survives(entry, found, vanished) if why is VANISHED else _only_lost(entry, seen, names)):
                 reasons.setdefault(entry.path, why)
     return reasons
 
@@ -241,6 +252,28 @@ def _same(new: Entry, old: Entry) -> bool:
     return new.kind == old.kind == DIRECTORY and new.path == old.path and new.mode == old.mode
 
 
+def _survives(entry: Scanned, found: Found, vanished: Container[bytes]) -> bool:
+    """Whether what is gone is in the snapshot as the scan saw it."""
+    content = found.named.get(entry.path)
+    if entry.kind != FILE or content is None:
+        return entry.path not in vanished
+    read = content.entry
+    return content.stable and (read.ino, read.mtime_ns, read.size) == (entry.ino, entry.mtime_ns, entry.size)
+
+
+def _only_lost(entry: Scanned, seen: Scan, names: Callable[[bytes], list[bytes]]) -> bool:
+    """Whether all that happened to a directory is that names in it went."""
+    if entry.kind != DIRECTORY:
+        return False
+    try:
+        now = names(entry.path)
+    except OSError:
+        return False
+    inside = entry.path + b"/" if entry.path else b""
+    known = {one.path for one in seen.entries.beneath(entry.path)} | {skip.path for skip in seen.skipped}
+    return all(inside + name in known for name in now)
+
+
 def moved(entry: Scanned, lstat: Callable[[bytes], os.stat_result | None]) -> str:
     """How an entry differs from what the scan saw, in words; empty when it does not."""
     try:
@@ -248,7 +281,7 @@ def moved(entry: Scanned, lstat: Callable[[bytes], os.stat_result | None]) -> st
     except OSError:
         now = None
     if now is None:
-        return "vanished while it was being stored"
+        return VANISHED
     if (now.st_mtime_ns, now.st_ctime_ns, now.st_ino) != (entry.mtime_ns, entry.ctime_ns, entry.ino):
         return "changed while it was being stored"
     return ""

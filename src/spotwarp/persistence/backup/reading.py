@@ -16,6 +16,7 @@ import msgspec
 
 from spotwarp.errors import WorkspaceFault
 from spotwarp.persistence.backup.cutoff import TimeUp
+from spotwarp.persistence.backup.keeping import keep_open
 from spotwarp.persistence.backup.live import GONE, BigContent, read_small
 from spotwarp.persistence.backup.packing import Packer, Uploads
 from spotwarp.persistence.backup.plan import Alias, BigFile, Plan, SmallFiles
@@ -108,15 +109,20 @@ class Reading:
         self._levels = levels
         self._nice = nice
         self._open: set[BigContent] = set()
+        self._early: dict[bytes, int] = {}
+        """Files that were opened before their turn."""
         self.found = Found()
 
     def run(self, plan: Plan, *, workers: int, cancel: threading.Event | None) -> Found:
         """Read everything and hand it over. Raises the first `StoreError` seen so far, or `Interrupted`."""
+        self._early = keep_open(self._tree, plan)
         try:
             each(self._jobs(plan), self._work, workers=workers, cancel=cancel)
         finally:
             for big in list(self._open):
                 big.close()
+            while self._early:
+                os.close(self._early.popitem()[1])
         return self.found
 
     def _jobs(self, plan: Plan) -> Iterator[SmallFiles | _Span]:
@@ -126,7 +132,7 @@ class Reading:
                 yield job
                 continue
             try:
-                big = BigContent(self._tree, job.file)
+                big = BigContent(self._tree, job.file, self._early.pop(job.file.path, None))
             except OSError as error:
                 self.found.missing(job.file.path, error)
                 continue
@@ -157,7 +163,7 @@ class Reading:
             for file in job.files:
                 files += 1
                 try:
-                    content = read_small(tree, file)
+                    content = read_small(tree, file, self._early.pop(file.path, None))
                 except OSError as error:
                     self.found.missing(file.path, error)
                     continue
