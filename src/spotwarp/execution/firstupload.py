@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from spotwarp.model import human_bytes, human_seconds
@@ -20,7 +20,7 @@ _SHARE = 0.03
 def screen(workspace: Path, exclude: Sequence[str], rate: float | None) -> list[str]:
     """The lines to show, none when the first upload is small. `rate` in bytes a second, if it was measured."""
     found = scan(workspace, Excludes(exclude))
-    total = sum(e.size for e in found.entries if e.kind == FILE)
+    total = sum(e.size for e in sent(found.entries))
     if total < LARGE:
         return []
     took = f", about {human_seconds(total / rate)} at the rate measured by init" if rate else ""
@@ -31,16 +31,26 @@ def screen(workspace: Path, exclude: Sequence[str], rate: float | None) -> list[
     return lines
 
 
+def sent(entries: Iterable[Scanned]) -> Iterator[Scanned]:
+    """The files among `entries`, each once, however many names it has."""
+    seen: set[tuple[int, int]] = set()
+    for entry in entries:
+        if entry.kind != FILE or (entry.dev, entry.ino) in seen:
+            continue
+        if entry.nlink > 1:
+            seen.add((entry.dev, entry.ino))
+        yield entry
+
+
 def biggest(entries: Sequence[Scanned], total: int) -> list[tuple[str, int]]:
     """The directories (with a slash) and files that hold the most, none inside another, biggest first. Pure."""
     sizes: Counter[bytes] = Counter()
-    for entry in entries:
-        if entry.kind == FILE:
-            parts = entry.path.split(b"/")
-            for depth in range(1, min(len(parts), 3)):
-                sizes[b"/".join(parts[:depth]) + b"/"] += entry.size
-            if len(parts) <= 3:
-                sizes[entry.path] += entry.size
+    for entry in sent(entries):
+        parts = entry.path.split(b"/")
+        for depth in range(1, min(len(parts), 3)):
+            sizes[b"/".join(parts[:depth]) + b"/"] += entry.size
+        if len(parts) <= 3:
+            sizes[entry.path] += entry.size
     chosen: list[tuple[bytes, int]] = []
     for path, size in sizes.most_common():
         if size < total * _SHARE or len(chosen) >= _PARTS:

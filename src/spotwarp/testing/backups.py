@@ -14,6 +14,7 @@ from spotwarp.clock import Clock, SystemClock
 from spotwarp.persistence.backup import RECHECK_S, BackupOptions, Carry, Cutoff, Judge, Progress, Uploaded, backup
 from spotwarp.persistence.backup.versions import VersionRule
 from spotwarp.persistence.excludes import Excludes
+from spotwarp.persistence.held import Held, look
 from spotwarp.persistence.install import install
 from spotwarp.persistence.manifest import Manifest
 from spotwarp.persistence.restore import FetchOptions, fetch
@@ -70,6 +71,7 @@ class Backups:
         cutoff: Cutoff | None = None,
         versions: VersionRule | None = None,
         recheck_s: float = RECHECK_S,
+        look: Callable[[Path], Held] = look,
     ) -> Uploaded:
         """One more backup."""
         uploaded = backup(
@@ -91,6 +93,7 @@ class Backups:
             carry=self.carry,
             versions=versions,
             recheck_s=recheck_s,
+            look=look,
         )
         self.base, self.carry = uploaded.manifest, Carry()
         return uploaded

@@ -38,6 +38,13 @@ def test_the_biggest_parts_are_named_with_time_and_the_line_that_drops_them(tmp_
     assert not any("train.py" in line for line in lines)
 
 
+def test_a_file_with_two_names_counts_once(tmp_path: Path) -> None:
+    _sparse(tmp_path / "cache/torch.so", 3 * GIB)
+    (tmp_path / "venv").mkdir()
+    (tmp_path / "venv/torch.so").hardlink_to(tmp_path / "cache/torch.so")
+    assert "first upload: 3.0 GiB" in screen(tmp_path, (), None)[0]
+
+
 def test_what_is_excluded_does_not_count(tmp_path: Path) -> None:
     _sparse(tmp_path / "venv/lib/torch.so", 3 * GIB)
     assert screen(tmp_path, ("venv/",), None) == []

@@ -6,17 +6,21 @@ import mmap
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from spotwarp.persistence.backup import Uploaded
 from spotwarp.persistence.backup.plan import Belief
 from spotwarp.persistence.held import Held, look
 from spotwarp.persistence.manifest import FILE
 from spotwarp.persistence.scan import Scanned
 from spotwarp.persistence.statcache import Record, StatCache
+from spotwarp.testing.backups import Backups
+from spotwarp.testing.clocks import VirtualClock
 
 SECOND = 1_000_000_000
 WRITTEN = 1_700_000_000 * SECOND + 123_456_789
@@ -111,6 +115,27 @@ def test_file_systems_in_memory_keep_silent(tmp_path: Path) -> None:
     seen = look(tmp_path, proc=tmp_path)
     assert (os.makedev(0, 21), 5) in seen
     assert (os.makedev(254, 0), 5) not in seen
+
+
+def test_where_nothing_can_be_seen_everything_is_read_again_when_it_is_time(tmp_path: Path) -> None:
+    work, clock, pause = tmp_path / "w", VirtualClock(), threading.Event()
+    work.mkdir()
+    (work / "f").write_bytes(b"x" * 1000)
+    backups = Backups(work, clock=clock)
+
+    def take(recheck_s: float = 600.0) -> Uploaded:
+        return backups.take(recheck_s=recheck_s, look=lambda root: Held(known=False))
+
+    assert not take().sighted
+    for _ in range(200):
+        if take().read_bytes == 0:
+            break
+        pause.wait(0.02)
+    assert take().read_bytes == 0
+    clock.advance(601)
+    assert take().read_bytes == 1000
+    assert take().read_bytes == 0
+    assert take(recheck_s=0.0).read_bytes == 1000
 
 
 # ------------------------------------------------------------------------------------------------- what is believed
