@@ -6,14 +6,26 @@ of the directory it is restored into.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from heapq import merge
 from typing import Final
 
 from msgspec.structs import replace
 
 from spotwarp.errors import CorruptObject, UnsupportedFormat
 from spotwarp.persistence.beneath import ancestors, split
-from spotwarp.persistence.manifest import DIRECTORY, FILE, SYMLINK, CheckpointFact, Entry, FileFact, Manifest
+from spotwarp.persistence.manifest import (
+    DIRECTORY,
+    FILE,
+    SYMLINK,
+    CheckpointFact,
+    Entry,
+    FileFact,
+    Manifest,
+    builder,
+    tabled,
+)
+from spotwarp.persistence.table import Table
 
 _NAME_MAX: Final = 255
 OTHER_CHECKPOINT: Final = 2
@@ -32,10 +44,12 @@ def checked(entries: Sequence[Entry]) -> None:
     Each path is relative, has only proper names, occurs once, and lies in directories only: never beneath a link.
     A kind of entry that is not known raises `UnsupportedFormat`.
     """
-    kinds: dict[bytes, int] = {}
-    for entry in entries:
+    above: list[bytes] = []
+    """Of what is no directory: those paths that the entry at hand begins with, and each with the one before it."""
+    last = None
+    for entry in tabled(entries):
         reason = _fault(entry)
-        if reason is None and entry.path in kinds:
+        if reason is None and entry.path == last:
             reason = "is listed twice"
         if reason is not None:
             raise CorruptObject(f"the snapshot's entry {shown(entry.path)!r} {reason}; nothing was restored from it")
@@ -44,13 +58,15 @@ def checked(entries: Sequence[Entry]) -> None:
                 f"the snapshot's entry {shown(entry.path)!r} is of kind {entry.kind}: this SpotWarp does not know it",
                 hint="Upgrade SpotWarp on this machine; nothing was changed.",
             )
-        kinds[entry.path] = entry.kind
+        while above and not entry.path.startswith(above[-1]):
+            above.pop()
+        for path in above:
+            if entry.path.startswith(path + b"/"):
+                raise CorruptObject(f"the snapshot has entries beneath {shown(path)!r}, which is not a directory")
+        if entry.kind != DIRECTORY:
+            above.append(entry.path)
+        last = entry.path
     linked(entries)
-    parents = {split(path)[0] for path in kinds}
-    for parent in parents:
-        for above in (*ancestors(parent), parent):
-            if kinds.get(above, DIRECTORY) != DIRECTORY:
-                raise CorruptObject(f"the snapshot has entries beneath {shown(above)!r}, which is not a directory")
 
 
 def _fault(entry: Entry) -> str | None:
@@ -113,13 +129,13 @@ def room(entry: Entry, block: int) -> int:
     return total
 
 
-def urgency(checkpoints: Iterable[CheckpointFact], paths: Iterable[bytes]) -> dict[bytes, int]:
-    """How soon each path is needed: 0 newest resumable checkpoint, 1 what is in no checkpoint, 2 other checkpoints."""
+def urgency(checkpoints: Iterable[CheckpointFact]) -> Callable[[bytes], int]:
+    """How soon a path is needed: 0 newest resumable checkpoint, 1 what is in no checkpoint, 2 other checkpoints."""
     facts = list(checkpoints)
     resumable = [fact for fact in facts if fact.cls == "resumable"]
     newest = max(resumable, key=lambda fact: -1 if fact.step is None else fact.step, default=None)
     ranks = {fact.path: OTHER_CHECKPOINT for fact in facts} | ({newest.path: 0} if newest else {})
-    return {path: _nearest(path, ranks, 1) for path in paths}
+    return lambda path: _nearest(path, ranks, 1) if ranks else 1
 
 
 def _nearest(path: bytes, ranks: dict[bytes, int], default: int) -> int:
@@ -152,25 +168,44 @@ def renamed_for_torn(manifest: Manifest, n: int, *, taken: Container[bytes] = fr
     A name that the snapshot has already, or that is in `taken` (what is in the workspace), gets a further `-2`, `-3` …
     """
     torn = sorted(fact.path for fact in manifest.checkpoints if fact.cls == "torn")
-    paths = {entry.path for entry in manifest.entries}
+    entries = tabled(manifest.entries)
+    given: set[bytes] = set()
     names: dict[bytes, bytes] = {}
     for path in torn:
         if any(above in names for above in ancestors(path)):
             continue  # moves with what it lies in
         new, again = torn_name(path, n), 2
-        while new in paths or new in taken:
+        while new in given or new in taken or entries.find(new) is not None:
             new, again = _suffixed(path, b".torn-%d-%d" % (n, again)), again + 1
         names[path] = new
-        paths.add(new)
+        given.add(new)
     if not names:
         return manifest
     return replace(
         manifest,
-        entries=tuple(
-            replace(entry, path=_moved(entry.path, names), link=_moved(entry.link, names)) for entry in manifest.entries
-        ),
+        entries=_renamed(entries, names),
         checkpoints=tuple(replace(fact, path=_moved(fact.path, names)) for fact in manifest.checkpoints),
     )
+
+
+def _renamed(entries: Table[Entry], names: dict[bytes, bytes]) -> Table[Entry]:
+    """`entries` with `names` for some directories: what moves is sorted in anew."""
+    moving: list[Entry] = []
+
+    def staying() -> Iterator[Entry]:
+        for entry in entries:
+            new = replace(entry, path=_moved(entry.path, names), link=_moved(entry.link, names))
+            if new.path == entry.path:
+                yield new
+
+    for path in names:
+        for entry in entries.beneath(path):
+            moving.append(replace(entry, path=_moved(entry.path, names), link=_moved(entry.link, names)))
+    moving.sort(key=lambda entry: entry.path)
+    made = builder()
+    for entry in merge(staying(), moving, key=lambda entry: entry.path):
+        made.add(entry)
+    return made.table()
 
 
 def _moved(path: bytes, names: dict[bytes, bytes]) -> bytes:

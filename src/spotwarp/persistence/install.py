@@ -18,7 +18,7 @@ from pathlib import Path
 from spotwarp.errors import WorkspaceFault
 from spotwarp.persistence import staging as stage
 from spotwarp.persistence.beneath import Tree, ancestors, split, sync_filesystem
-from spotwarp.persistence.manifest import DIRECTORY, Entry
+from spotwarp.persistence.manifest import DIRECTORY, Entry, tabled
 
 
 def install(staging: Path, root: Path, *, aside: Path, keep_replaced: bool = False, sync: bool = True) -> None:
@@ -44,7 +44,7 @@ def install(staging: Path, root: Path, *, aside: Path, keep_replaced: bool = Fal
             with Tree(staging) as source, Tree(root) as target:
                 _Install(source, target, aside, keep_replaced).merge()
         with Tree(root) as target:
-            stage.settle(target, (entry for entry in entries if entry.kind == DIRECTORY))
+            stage.settle(target, (entry for entry in reversed(entries) if entry.kind == DIRECTORY))
         if sync:
             sync_filesystem(root)
     except OSError as error:
@@ -59,7 +59,7 @@ def settle(root: Path, entries: Iterable[Entry]) -> None:
     """
     try:
         with Tree(root) as tree:
-            stage.settle(tree, entries)
+            stage.settle(tree, reversed(tabled(entries)))
     except OSError as error:
         raise _fault(root, error) from error
 

@@ -11,7 +11,7 @@ import contextlib
 import errno
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,13 +22,17 @@ from spotwarp.persistence.beneath import ELSEWHERE, Tree, split
 from spotwarp.persistence.compare import holds
 from spotwarp.persistence.entries import OTHER_CHECKPOINT, checked, is_whole, linked, room, shown, urgency
 from spotwarp.persistence.layout import pack_key
-from spotwarp.persistence.manifest import FILE, Entry, Extent, Manifest
+from spotwarp.persistence.manifest import FILE, Entry, Extent, Manifest, builder, tabled
 from spotwarp.persistence.parallel import Job, each
 from spotwarp.persistence.reads import Read, decoded, merged
 from spotwarp.persistence.store.api import Buffer, Store
+from spotwarp.persistence.table import Cursor, Table
+from spotwarp.persistence.uses import Part, Uses
 
 _NAMED = 20
 """How many damaged files a message names."""
+_TOGETHER = 512
+"""Entries that one thread verifies in a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,7 @@ def fetch(
     `Interrupted`, and the store's errors; `staging` is then not ready, and the same call continues it.
     """
     started = clock.monotonic()
-    entries = tuple(manifest.entries if wanted is None else wanted)
+    entries = tabled(manifest.entries if wanted is None else wanted)
     checked(entries)
     with _disk_faults(staging):
         resumed = stage.begin(staging, manifest, entries)
@@ -104,10 +108,6 @@ def _disk_faults(staging: Path) -> Iterator[None]:
         ) from error
 
 
-Part = tuple[int, int]
-"""An extent of a file: the entry's number, and the extent's number in it."""
-
-
 class _Fetch:
     """One fetch at work; the counters are shared by its threads under `_lock`."""
 
@@ -115,43 +115,43 @@ class _Fetch:
         self,
         store: Store,
         manifest: Manifest,
-        entries: Sequence[Entry],
+        entries: Table[Entry],
         staging: Path,
         options: FetchOptions,
         progress: Callable[[FetchProgress], None] | None,
         cancel: threading.Event | None,
     ) -> None:
         self._links = linked(entries)
-        self._all = entries
-        self._entries = [entry for entry in entries if entry.path not in self._links] if self._links else entries
+        self._names = len(entries)
+        self._entries = _without(entries, self._links) if self._links else entries
         """What is written; the other names of files are made at the end."""
         self._store, self._manifest, self._staging = store, manifest, staging
         self._options, self._progress, self._cancel = options, progress, cancel
         self._lock = threading.Lock()
-        entries = self._entries
-        self._missing = [len(entry.extents) for entry in entries]
-        self._users: dict[int, list[Part]] = {}
-        self._ranks = urgency(manifest.checkpoints, (entry.path for entry in entries))
-        self.total = sum(extent.length for entry in entries for extent in entry.extents)
-        self.kept = self.read = self._done = 0
-        self.copies = sum(1 for entry in entries if entry.link)  # the first name is not among what is wanted
+        self._missing: dict[int, int] = {}
+        """Extents still to come, by number, of the files that are not written in one go."""
+        self._rank = urgency(manifest.checkpoints)
+        self._uses: Uses
+        self.kept = self.read = self.copies = self.total = 0
+        for entry in self._entries:
+            self.total += sum(extent.length for extent in entry.extents)
+            self.copies += bool(entry.link)  # the first name is not among what is wanted
+        self._done = 0
 
     def run(self, *, resumed: bool) -> None:
-        kept = self._verify() if resumed else set()
+        kept: set[Part] = self._verify() if resumed else set()
         self._check_room(resumed=resumed)
         with Tree(self._staging) as tree:
             stage.lay_out(tree, self._entries)
             for above in sorted({split(path)[0] for path in self._links} - {b""}):
                 tree.directory(above, make=True)
         self._assign(kept)
-        reads = self._reads()
-        self._each(reads, self._read_all)
+        self._each(merged(self._manifest.blobs, self._uses.blobs(), rank=self._uses.rank), self._read_all)
         with Tree(self._staging) as tree:
             stage.link(tree, self._entries)
-            files = [self._entries[number] for number in {number for number, _ in kept}]
-            stage.settle(tree, files)
+            stage.settle(tree, self._numbered({number for number, _ in kept}))
             self.copies += stage.link_files(tree, self._links)
-            stage.settle(tree, (entry for entry in self._entries if entry.kind != FILE), passable=True)
+            stage.settle(tree, (entry for entry in reversed(self._entries) if entry.kind != FILE), passable=True)
         stage.finish(self._staging, sync=self._options.sync)
 
     def _each(self, jobs: Sequence[Job], work: Callable[[Iterable[Job]], None]) -> None:
@@ -162,17 +162,25 @@ class _Fetch:
     def _verify(self) -> set[Part]:
         """The parts that an interrupted fetch left complete, by their content."""
         kept: set[Part] = set()
-        files = [number for number, entry in enumerate(self._entries) if entry.extents]
+        count = len(self._entries)
 
-        def verify(numbers: Iterable[int]) -> None:
+        def verify(jobs: Iterable[range]) -> None:
+            entries = Cursor(self._entries)
             with Tree(self._staging) as tree:
-                for number in numbers:
-                    kept.update((number, part) for part in self._held(tree, self._entries[number]))
+                for job in jobs:
+                    for number in job:
+                        kept.update((number, part) for part in self._held(tree, entries.at(number)))
 
-        self._each(files, verify)
+        self._each([range(at, min(at + _TOGETHER, count)) for at in range(0, count, _TOGETHER)], verify)
         return kept
 
+    def _numbered(self, numbers: Iterable[int]) -> Iterator[Entry]:
+        entries = Cursor(self._entries)
+        return (entries.at(number) for number in sorted(numbers, reverse=True))
+
     def _held(self, tree: Tree, entry: Entry) -> list[int]:
+        if not entry.extents:
+            return []
         try:
             fd = tree.open(entry.path, os.O_RDONLY | os.O_NONBLOCK)
         except OSError as error:
@@ -188,16 +196,13 @@ class _Fetch:
         """Refuse before anything is written: a tree that stops half-way is worth nothing."""
         about = os.statvfs(self._staging)
         block = about.f_frsize or 4096
-        rooms = [room(entry, block) for entry in self._entries]
-        names = len(self._all)
-        if resumed:
-            with Tree(self._staging) as tree:
-                there = [tree.lstat(entry.path) for entry in self._entries]
-            rooms = [
-                max(need - (have.st_blocks * 512 if have else 0), 0) for need, have in zip(rooms, there, strict=True)
-            ]
-            names = there.count(None) + len(self._links)
-        needed, free = sum(rooms), about.f_bavail * block
+        needed, names = 0, self._names
+        with Tree(self._staging) as tree:
+            for entry in self._entries:
+                have = tree.lstat(entry.path) if resumed else None
+                needed += max(room(entry, block) - (have.st_blocks * 512 if have else 0), 0)
+                names -= have is not None
+        free = about.f_bavail * block
         if needed > free:
             shortage = f"needs {_size(needed)}, has {_size(free)}"
         elif about.f_files and names > about.f_favail:
@@ -213,27 +218,24 @@ class _Fetch:
 
     def _assign(self, kept: set[Part]) -> None:
         for number, entry in enumerate(self._entries):
-            for part, extent in enumerate(entry.extents):
-                if (number, part) in kept:
-                    self._missing[number] -= 1
-                    self.kept += extent.length
-                else:
-                    self._users.setdefault(extent.blob, []).append((number, part))
+            if entry.extents and not is_whole(entry):
+                self._missing[number] = len(entry.extents)
+        entries = Cursor(self._entries)
+        for number, part in sorted(kept):
+            self.kept += entries.at(number).extents[part].length
+            if number in self._missing:
+                self._missing[number] -= 1
         self._done = self.kept
-
-    def _reads(self) -> list[Read]:
-        ranks = self._ranks
-        first = {
-            blob: min(ranks[self._entries[number].path] for number, _ in users) for blob, users in self._users.items()
-        }
-        return merged(self._manifest.blobs, self._users, rank=first.__getitem__)
+        have = (lambda number, part: (number, part) in kept) if kept else (lambda _number, _part: False)
+        self._uses = Uses(self._entries, len(self._manifest.blobs), self._rank, have=have)
 
     def _read_all(self, reads: Iterable[Read]) -> None:
+        entries = Cursor(self._entries)
         with Tree(self._staging) as tree:
             for read in reads:
-                self._read_one(tree, read)
+                self._read_one(tree, entries, read)
 
-    def _read_one(self, tree: Tree, read: Read) -> None:
+    def _read_one(self, tree: Tree, entries: Cursor[Entry], read: Read) -> None:
         pack = self._manifest.packs[read.pack]
         written = 0
         try:
@@ -242,9 +244,9 @@ class _Fetch:
                     raise data
                 if isinstance(data, CorruptObject):
                     raise self._damaged(data.message, (blob,)) from data
-                written += self._place(tree, blob, data)
+                written += self._place(tree, entries, blob, data)
         except ObjectMissing as error:
-            blobs = {blob for blob in self._users if self._manifest.blobs[blob].pack == read.pack}
+            blobs = [blob for blob in self._uses.blobs() if self._manifest.blobs[blob].pack == read.pack]
             raise self._damaged(f"pack {pack.id} is missing", blobs) from error
         with self._lock:
             self.read += read.length
@@ -252,22 +254,21 @@ class _Fetch:
             if self._progress is not None:
                 self._progress(FetchProgress(self._done, self.total))
 
-    def _place(self, tree: Tree, blob: int, data: Buffer) -> int:
+    def _place(self, tree: Tree, entries: Cursor[Entry], blob: int, data: Buffer) -> int:
         view = memoryview(data)
         written = 0
-        for number, part in self._users[blob]:
-            entry = self._entries[number]
+        for number, part in self._uses.of(blob):
+            entry = entries.at(number)
             extent = entry.extents[part]
-            self._write(tree, number, extent, view[extent.inner : extent.inner + extent.length])
+            self._write(tree, number, entry, extent, view[extent.inner : extent.inner + extent.length])
             written += extent.length
         return written
 
-    def _write(self, tree: Tree, number: int, extent: Extent, piece: memoryview) -> None:
-        entry = self._entries[number]
+    def _write(self, tree: Tree, number: int, entry: Entry, extent: Extent, piece: memoryview) -> None:
         if is_whole(entry):
             stage.write_whole(tree, entry, piece)
             return
-        stage.write_part(tree, entry, piece, extent.offset, soon=self._ranks[entry.path] < OTHER_CHECKPOINT)
+        stage.write_part(tree, entry, piece, extent.offset, soon=self._rank(entry.path) < OTHER_CHECKPOINT)
         with self._lock:
             self._missing[number] -= 1
             last = self._missing[number] == 0
@@ -275,12 +276,21 @@ class _Fetch:
             stage.settle(tree, (entry,))
 
     def _damaged(self, what: str, blobs: Iterable[int]) -> CorruptObject:
-        files = sorted({self._entries[number].path for blob in blobs for number, _ in self._users[blob]})
-        names = ", ".join(shown(path) for path in files[:_NAMED]) + (" …" if len(files) > _NAMED else "")
+        files = sorted({number for blob in blobs for number, _ in self._uses.of(blob)})
+        some = list(self._numbered(files[:_NAMED]))[::-1]
+        names = ", ".join(shown(entry.path) for entry in some) + (" …" if len(files) > _NAMED else "")
         return CorruptObject(
             f"{what}; files of this snapshot that need it: {len(files)} ({names}); nothing was put in place",
             hint="`spotwarp check` tells which snapshots are whole; restore one of those.",
         )
+
+
+def _without(entries: Table[Entry], paths: Container[bytes]) -> Table[Entry]:
+    rest = builder()
+    for entry in entries:
+        if entry.path not in paths:
+            rest.add(entry)
+    return rest.table()
 
 
 def _size(count: int) -> str:

@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from spotwarp.errors import WorkspaceFault
+from spotwarp.errors import CorruptObject, UnsupportedFormat, WorkspaceFault
 from spotwarp.persistence.beneath import (
     ELSEWHERE,
     PastCache,
@@ -30,9 +30,9 @@ from spotwarp.persistence.beneath import (
     sync_filesystem,
 )
 from spotwarp.persistence.entries import is_whole
-from spotwarp.persistence.envelope import DIGEST_SIZE, digest
-from spotwarp.persistence.manifest import DIRECTORY, FILE, SYMLINK, Entry, Manifest
+from spotwarp.persistence.manifest import DIRECTORY, FILE, SYMLINK, Entry, Manifest, decode, encode, tabled
 from spotwarp.persistence.store.api import Buffer
+from spotwarp.persistence.table import Table
 
 _RESERVE: Final = 1 << 20
 """Files from this size on get their blocks ahead: it is faster, and a full disk is met before the download."""
@@ -40,11 +40,6 @@ _RESERVE: Final = 1 << 20
 
 _NO_LINKS: Final = frozenset({errno.EMLINK, errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 _past_cache = PastCache()
-
-
-class _Mark(msgspec.Struct, array_like=True, frozen=True):
-    identity: bytes
-    entries: tuple[Entry, ...]
 
 
 def _wanted(staging: Path) -> Path:
@@ -61,10 +56,9 @@ def begin(staging: Path, manifest: Manifest, wanted: Sequence[Entry]) -> bool:
     What an interrupted restore of something else left is removed. Raises `WorkspaceFault` for a directory that holds
     something and has no mark.
     """
-    identity = digest(msgspec.msgpack.encode(msgspec.structs.replace(manifest, entries=tuple(wanted))))
+    body = encode(msgspec.structs.replace(manifest, entries=wanted))
     marks = [path for path in (_ready(staging), _wanted(staging)) if path.exists()]
-    known = [mark for path in marks if (mark := _read(path)) is not None]
-    if known and all(mark.identity == identity for mark in known):
+    if marks and all(_same(path, body) for path in marks):
         with contextlib.suppress(FileNotFoundError):
             _ready(staging).replace(_wanted(staging))
         staging.mkdir(parents=True, exist_ok=True)
@@ -76,8 +70,7 @@ def begin(staging: Path, manifest: Manifest, wanted: Sequence[Entry]) -> bool:
             f"{staging} is not empty and was not left by a restore", hint="Move it away, or restore to another place."
         )
     staging.parent.mkdir(parents=True, exist_ok=True)
-    body = msgspec.msgpack.encode(_Mark(identity, tuple(wanted)))
-    _write(_wanted(staging), digest(body) + body)
+    _write(_wanted(staging), body)
     staging.mkdir(exist_ok=True)
     return False
 
@@ -90,10 +83,12 @@ def finish(staging: Path, *, sync: bool) -> None:
     _sync_directory(staging.parent)
 
 
-def ready(staging: Path) -> tuple[Entry, ...] | None:
+def ready(staging: Path) -> Table[Entry] | None:
     """The entries that a whole `staging` is to become; None when there is none, or it is not whole."""
-    mark = _read(_ready(staging))
-    return None if mark is None else mark.entries
+    try:
+        return tabled(decode(_ready(staging).read_bytes(), "the mark of a restore").entries)
+    except (FileNotFoundError, CorruptObject, UnsupportedFormat):
+        return None
 
 
 def discard(staging: Path) -> None:
@@ -104,14 +99,9 @@ def discard(staging: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _read(path: Path) -> _Mark | None:
-    try:
-        data = path.read_bytes()
-        if digest(data[DIGEST_SIZE:]) != data[:DIGEST_SIZE]:
-            return None
-        return msgspec.msgpack.decode(data[DIGEST_SIZE:], type=_Mark)
-    except (FileNotFoundError, msgspec.DecodeError):
-        return None
+def _same(path: Path, body: bytes) -> bool:
+    """Whether a mark says `body`."""
+    return path.stat().st_size == len(body) and path.read_bytes() == body
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -207,12 +197,12 @@ def _write_at(fd: int, data: Buffer, offset: int) -> None:
 
 
 def settle(tree: Tree, entries: Iterable[Entry], *, passable: bool = False) -> None:
-    """Set the modes and times of files and directories that are in place, deepest first.
+    """Set the modes and times of files and directories that are in place; `entries` come deepest first.
 
     With `passable`, directories stay open to their owner: a restore goes on inside them. What is absent, of another
     kind by now, or closed to us is left alone.
     """
-    for entry in sorted(entries, key=lambda entry: entry.path, reverse=True):
+    for entry in entries:
         if entry.kind == SYMLINK:
             continue
         flags = os.O_RDONLY | os.O_NONBLOCK | (os.O_DIRECTORY if entry.kind == DIRECTORY else 0)

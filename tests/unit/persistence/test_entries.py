@@ -38,8 +38,8 @@ def test_only_torn_checkpoints_are_renamed_with_all_beneath() -> None:
 
 def test_a_taken_name_is_not_taken_again() -> None:
     made = manifest([b"c", b"c.torn-7"], [(b"c", "torn")])
-    assert paths(renamed_for_torn(made, 7)) == [b"c.torn-7-2", b"c.torn-7"]
-    assert paths(renamed_for_torn(made, 7, taken={b"c.torn-7-2"})) == [b"c.torn-7-3", b"c.torn-7"]
+    assert paths(renamed_for_torn(made, 7)) == [b"c.torn-7", b"c.torn-7-2"]
+    assert paths(renamed_for_torn(made, 7, taken={b"c.torn-7-2"})) == [b"c.torn-7", b"c.torn-7-3"]
 
 
 def test_a_torn_checkpoint_in_a_torn_one_moves_with_it() -> None:
