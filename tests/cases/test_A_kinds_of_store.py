@@ -197,7 +197,7 @@ def test_A23_what_one_spelling_stores_every_other_finds(
     first("sync")
     stored = first.snapshots()
     assert len(stored) == 1
-    for number, spelling in enumerate(("p", "/p", "p//", "./p")):
+    for number, spelling in enumerate(("/p", "./p//")):  # the contract suite has them all
         other = rent(f"other-{number}", remote=f"{s3_url}/{spelling}", env=env).init()
         assert other.snapshots() == stored
     elsewhere = rent("elsewhere", remote=f"{s3_url}/", env=env).init()
