@@ -293,6 +293,10 @@ def load(workspace: Path | None, *, env: Mapping[str, str], overrides: Mapping[s
     return Config(**parsed)
 
 
+_MOST_TEXT: Final = 256 << 10
+_MOST_BRACKETS: Final = 1000
+
+
 def _first_line(option: Option) -> str:
     return option.comment.split("\n")[0]
 
@@ -313,14 +317,16 @@ def read(path: Path) -> tuple[dict[str, object], dict[str, int]]:
             f"{path} cannot be read: {error}", hint="`spotwarp init` writes a new one when it is moved away."
         ) from error
     try:
-        data = YAML(typ="rt").load(text)
+        # What nests this deep, or is this long, would only keep the parser busy.
+        sane = len(text) <= _MOST_TEXT and text.count("[") + text.count("{") <= _MOST_BRACKETS
+        data = YAML(typ="rt").load(text) if sane else None
     except MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ConfigError(
             f"{path}, line {line}: {error.problem}", hint="Mend that line; nothing was changed."
         ) from error
-    except YAMLError:
-        data = None  # not even text
+    except (YAMLError, ValueError, RecursionError):
+        data = None  # not even text, or nothing that a person wrote
     if not isinstance(data, dict):
         raise ConfigError(
             f"{path} is empty or damaged", hint="Move it away and run `spotwarp init --remote-path URL` again."

@@ -85,7 +85,7 @@ class ControlSocket:
             connection.settimeout(10)
             try:
                 request = json.loads(_line(connection))
-            except ValueError:
+            except (ValueError, RecursionError):
                 return
             if not isinstance(request, dict):
                 return
@@ -109,7 +109,7 @@ def ask(workspace: Path, request: Answer, *, timeout_s: float | None = None) -> 
         try:
             client.sendall(json.dumps(request).encode() + b"\n")
             answer: Answer = json.loads(_line(client))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ExecutionError(
                 "the SpotWarp at work in this workspace went away before it answered",
                 hint="`spotwarp status` says what is stored.",

@@ -104,7 +104,7 @@ def load(path: Path, kind: type[T]) -> T | None:
     """The value in `path`, None when it is missing or damaged."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 

@@ -128,5 +128,5 @@ def owner(path: Path) -> str:
         left = json.loads(path.read_text())
         there = "" if left.get("host", socket.gethostname()) == socket.gethostname() else f" on {left['host']}"
         return f"`spotwarp {left['what']}` (process {left['pid']}{there}, since {left['since']})"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return "another SpotWarp process"

@@ -8,6 +8,7 @@ the wire (arrays), so new ones are only ever added at the end. Normative: docs/f
 from __future__ import annotations
 
 import builtins
+import re
 import struct
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -16,7 +17,7 @@ import msgspec
 
 from spotwarp.errors import CorruptObject
 from spotwarp.persistence.envelope import Kind, digest, seal, unsealed
-from spotwarp.persistence.table import Directory, Table, TableBuilder, directory, placed
+from spotwarp.persistence.table import MOST_TIMES, Directory, Table, TableBuilder, directory, placed
 
 FILE: Final = 0
 DIRECTORY: Final = 1
@@ -128,6 +129,10 @@ class Manifest(msgspec.Struct, frozen=True):
     versions: tuple[FileFact, ...] = ()
 
 
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_ID: Final = re.compile(r"[0-9]{1,18}-[0-9a-zA-Z]{1,64}")
+
+
 class _Head(msgspec.Struct, array_like=True, frozen=True):
     version: int
     run: str
@@ -218,10 +223,10 @@ def _head(body: memoryview, name: str) -> tuple[_Head, memoryview]:
     coded = body[4 : 4 + length]
     try:
         size = zstandard.frame_content_size(coded)
-        if not 0 <= size <= MAX_HEAD:
+        if not 0 <= size <= min(MAX_HEAD, length * MOST_TIMES):
             raise CorruptObject(f"{name} announces {size} bytes")
         return _decoder.decode(zstandard.ZstdDecompressor().decompress(coded)), body[4 + length :]
-    except (zstandard.ZstdError, msgspec.DecodeError) as error:
+    except (zstandard.ZstdError, msgspec.DecodeError, RecursionError) as error:
         raise CorruptObject(f"{name} cannot be decoded: {error}") from error
 
 
@@ -233,6 +238,9 @@ def address(data: bytes) -> str:
 def _check_references(manifest: Manifest, name: str) -> None:
     """Every index must point inside its table: a reader never meets an IndexError later."""
     packs, blobs = len(manifest.packs), manifest.blobs
+    for ref in manifest.packs:
+        if not _NAME.fullmatch(ref.run) or not _ID.fullmatch(ref.id) or ref.size < 0:
+            raise CorruptObject(f"{name} names a pack that cannot be one: {ref.id!r}")
     for blob in blobs:
         if not 0 <= blob.pack < packs or min(blob.offset, blob.stored, blob.raw) < 0:
             raise CorruptObject(f"{name} has a blob outside its packs")

@@ -167,7 +167,7 @@ def _rows(trailer: bytes, name: str, end: int) -> list[PackedBlob]:
     """The rows of `trailer`, each inside the blob region that ends at `end`."""
     try:
         rows = _decoder.decode(trailer)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise CorruptObject(f"pack {name} has a table that cannot be read: {error}") from error
     for row in rows:
         if row.offset < HEADER_SIZE or min(row.stored, row.raw) < 0 or row.offset + row.stored > end:

@@ -100,7 +100,7 @@ def open_repository(store: Store) -> Repository:
         ) from error
     try:
         return Repository(store, msgspec.json.decode(body, type=Identity))
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise CorruptObject(f"{layout.CONFIG} at {store.url} is not a repository's: {error}") from error
 
 

@@ -173,8 +173,10 @@ class StatCache:
             (length,) = struct.unpack_from("<I", body)
             head = _decoder.decode(body[4 : 4 + length])
             records = placed(Record, head.segments, body[4 + length :])
+            if records.segments:
+                records.rows(records.segments[0])  # of another SpotWarp's records none can be read
             believed = head.boot == (boot or _boot()) and head.root_dev == root.stat().st_dev
-        except (OSError, SpotWarpError, struct.error, msgspec.DecodeError):
+        except (OSError, SpotWarpError, struct.error, msgspec.DecodeError, RecursionError):
             return cls()
         cache = cls(records if believed else ())
         cache._saved = cache._records

@@ -24,6 +24,8 @@ MOST: Final = 8192
 """A segment ends at the latest when its rows weigh this much."""
 _MASK: Final = 2047
 """A segment ends before a path whose CRC-32 has these bits clear: one in 2048."""
+MOST_TIMES: Final = 2000
+"""How many times its coded size anything may decode to: rows of like names stay far below it, bombs do not."""
 LIMIT: Final = 1 << 30
 """Bytes that one segment may decode to; more is damage."""
 
@@ -136,10 +138,10 @@ class Table(Sequence[R], Generic[R]):
         import zstandard
 
         try:
-            if not 0 <= zstandard.frame_content_size(segment.data) <= LIMIT:
+            if not 0 <= zstandard.frame_content_size(segment.data) <= min(LIMIT, len(segment.data) * MOST_TIMES):
                 raise CorruptObject(f"a segment of {len(segment.data)} bytes announces an impossible length")
             rows = self._decoder.decode(zstandard.ZstdDecompressor().decompress(segment.data))
-        except (zstandard.ZstdError, msgspec.DecodeError) as error:
+        except (zstandard.ZstdError, msgspec.DecodeError, RecursionError) as error:
             raise CorruptObject(f"a segment of {len(segment.data)} bytes cannot be decoded: {error}") from error
         if len(rows) != segment.count or not rows or rows[0].path != segment.first:
             raise CorruptObject(f"a segment of {len(segment.data)} bytes does not hold the rows that it announces")

@@ -143,7 +143,7 @@ def read_latest(store: Store, run: str, *, at_most: int = 4) -> list[Segment]:
     for key in reversed([meta.key for meta in store.list(layout.telemetry_prefix(run))][-at_most:]):
         try:
             found.append(_decoder.decode(unseal(store.get(key), Kind.TELEMETRY, key)))
-        except (CorruptObject, ObjectMissing, UnsupportedFormat, msgspec.DecodeError):
+        except (CorruptObject, ObjectMissing, UnsupportedFormat, msgspec.DecodeError, RecursionError):
             continue
         if any(sample.step is not None for sample in found[-1].samples):
             break
@@ -156,7 +156,7 @@ def read_all(store: Store, run: str) -> list[Segment]:
     for meta in store.list(layout.telemetry_prefix(run)):
         try:
             found.append(_decoder.decode(unseal(store.get(meta.key), Kind.TELEMETRY, meta.key)))
-        except (CorruptObject, ObjectMissing, msgspec.DecodeError):
+        except (CorruptObject, ObjectMissing, UnsupportedFormat, msgspec.DecodeError, RecursionError):
             continue
     return found
 

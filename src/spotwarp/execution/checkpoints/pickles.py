@@ -17,6 +17,8 @@ from spotwarp.execution.checkpoints.members import Source, Unsound, show
 
 LEGACY_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 MAX_PICKLE = 64 * 1024 * 1024
+MAX_OPCODES = 5_000_000
+"""About ten seconds of reading. The metadata of a thousand ranks has a tenth of it."""
 _ITEM_BYTES = {
     **dict.fromkeys(("Byte", "Char", "Bool", "QUInt8", "QInt8"), 1),
     **dict.fromkeys(("Half", "BFloat16", "Short"), 2),
@@ -103,7 +105,9 @@ def _atoms(data: io.BytesIO, name: str) -> Iterator[_Atom]:
     memo: dict[int, _Atom | None] = {}
     last: _Atom | None = None
     try:
-        for opcode, argument, _ in pickletools.genops(data):
+        for count, (opcode, argument, _) in enumerate(pickletools.genops(data)):
+            if count > MAX_OPCODES:
+                raise Unsound(f"{show(name)} has a pickle of more than {MAX_OPCODES} steps, too long to be read")
             if opcode.name in _KEEPS:
                 memo[len(memo) if argument is None else int(argument)] = last
                 continue

@@ -328,7 +328,7 @@ def decode(data: bytes, n: int, name: str) -> AnyEntry | Unknown:
         if peek.v > FORMAT_VERSION or peek.kind not in KINDS:
             return Unknown(v=peek.v, n=peek.n, nonce=peek.nonce, by=peek.by, wall=peek.wall)
         entry = _decoder.decode(body)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise CorruptObject(f"{name} is not a log entry: {error}") from error
     if entry.n != n:
         raise CorruptObject(f"{name} says that it is entry {entry.n}")

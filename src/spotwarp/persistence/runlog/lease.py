@@ -42,7 +42,7 @@ def read_beat(store: Store, run: str, life: str) -> Beat | None:
     """The beat of `life` as it stands, None when there is none or it is unreadable."""
     try:
         return _decoder.decode(unseal(store.get(layout.beat_key(run, life)), Kind.BEAT, "heartbeat"))
-    except (ObjectMissing, CorruptObject, msgspec.DecodeError):
+    except (ObjectMissing, CorruptObject, msgspec.DecodeError, RecursionError):
         return None
 
 
