@@ -10,6 +10,7 @@ import io
 import os
 from pathlib import Path
 
+from spotwarp import system
 from spotwarp.config import FILE, path_in, read
 from spotwarp.errors import ConfigError, UsageError, WorkspaceFault
 from spotwarp.values import patterns
@@ -22,7 +23,7 @@ def write(workspace: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with os.fdopen(
-            os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w", encoding="utf-8"
+            os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | system.CLOEXEC, 0o600), "w", encoding="utf-8"
         ) as file:
             file.write(text)
             file.flush()

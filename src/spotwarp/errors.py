@@ -260,7 +260,9 @@ class PlatformUnsupported(ExecutionError):
     """This system lacks what the verb stands on."""
 
     exit_code = 19
-    usual_hint = "Commands run on Linux; status, snapshots, logs, check, prune and restore --to work elsewhere, too."
+    usual_hint = (
+        "Commands run on Linux; status, snapshots, logs, check and prune work anywhere, restore --to on macOS, too."
+    )
 
 
 class CommandNotFound(ExecutionError):

@@ -218,7 +218,7 @@ def logs(
     local = _at_work_here(opened, log.run, wanted)
     try:
         with TemporaryDirectory(prefix="spotwarp-logs-") as scratch:
-            stored = StoredOutput(opened.repository, log, wanted, Path(scratch), opened.clock, render.note)
+            stored = StoredOutput(opened.repository, log, wanted, Path(scratch), render.note)
             if not local or moment is not None:
                 stored.load()
             read: Read = stored.read

@@ -11,7 +11,14 @@ import typer
 from spotwarp.cli import render
 from spotwarp.cli.context import Context, enter, here
 from spotwarp.config import find_workspace
-from spotwarp.errors import CorruptObject, SpotWarpError, StoreError, UnsupportedFormat, WorkspaceFault
+from spotwarp.errors import (
+    CorruptObject,
+    PlatformUnsupported,
+    SpotWarpError,
+    StoreError,
+    UnsupportedFormat,
+    WorkspaceFault,
+)
 from spotwarp.model import human_bytes, human_seconds
 
 if TYPE_CHECKING:
@@ -95,7 +102,7 @@ def _parts(opened: Context) -> list[Part]:
 
     try:
         seen = glance(opened.workspace, opened.config.exclude, opened.clock)
-    except WorkspaceFault:
+    except (WorkspaceFault, PlatformUnsupported):
         return []
     return downloadable(seen.entries) if seen else []
 

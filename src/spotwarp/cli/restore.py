@@ -10,6 +10,7 @@ from spotwarp.cli import render
 from spotwarp.cli.context import enter
 from spotwarp.errors import UsageError
 from spotwarp.model import human_bytes, human_seconds
+from spotwarp.system import require_posix
 
 
 def register(app: typer.Typer) -> None:
@@ -43,6 +44,7 @@ def restore(
 
     Exit codes: 0 restored, 10 no such snapshot, 16 damaged, 17 store unavailable, 21 newer local work, 22 disk.
     """
+    require_posix("restoring files")
     from spotwarp.execution.restore_verb import restore_run
 
     if force and to is not None:

@@ -18,6 +18,7 @@ from spotwarp.cli.background import started
 from spotwarp.cli.context import Context, enter, here
 from spotwarp.config import find_workspace
 from spotwarp.errors import SpotWarpError, UsageError
+from spotwarp.system import require_linux
 
 if TYPE_CHECKING:
     from spotwarp.execution.job import Wish
@@ -122,6 +123,7 @@ def run(
         raise UsageError("--restore and --keep-local exclude each other")
     if command is not None and context.args:
         raise UsageError("give the command once: --command '…' or after --")
+    require_linux("running a command")
     from spotwarp.execution.detached import reporter
 
     report = reporter(os.environ)

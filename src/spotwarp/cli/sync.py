@@ -10,6 +10,7 @@ from spotwarp.cli.context import enter, here
 from spotwarp.config import find_workspace
 from spotwarp.configfile import add_exclude
 from spotwarp.model import human_bytes
+from spotwarp.system import require_linux
 
 
 def register(app: typer.Typer) -> None:
@@ -42,6 +43,7 @@ def sync(
 
     answer = ask(find_workspace(here()), {"verb": "sync", "run": run_name})
     if answer is None:
+        require_linux("storing a workspace")
         from spotwarp.execution.job import sync_once
 
         opened = enter(run_name)

@@ -21,6 +21,7 @@ from spotwarp.execution import outputlog
 from spotwarp.execution.control_socket import ask
 from spotwarp.execution.following import Read, Tail, Waiting, copied, last_lines
 from spotwarp.execution.localstate import runtime
+from spotwarp.system import require_linux
 
 VARIABLE = "SPOTWARP_STARTED_FD"
 """In the background process's environment, until it has read it: where to say that the command runs."""
@@ -39,6 +40,7 @@ class Starting:
 
     def __init__(self, workspace: Path, arguments: Sequence[str], env: Mapping[str, str]) -> None:
         """Start `spotwarp ARGUMENTS`. Raises `ExecutionError`, `WorkspaceFault`, `OSError`."""
+        require_linux("running a command")
         words = words_path(workspace)
         words.parent.mkdir(parents=True, exist_ok=True)
         if words.exists() and words.stat().st_size > WORDS_LIMIT:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from spotwarp import system
 from spotwarp.config import DIRECTORY as OWN
 from spotwarp.execution.checkpoints import Checkpoint, CheckpointClass, by_company, in_the_way, judge, survey, walk
 from spotwarp.persistence.manifest import DIRECTORY, CheckpointFact
@@ -78,7 +79,7 @@ def file_system_time(root: Path) -> int:
     is old enough to be called quiet, which is the safe side.
     """
     try:
-        descriptor = os.open(root / OWN / ".now", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(root / OWN / ".now", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | system.CLOEXEC, 0o600)
     except OSError:
         return 0
     try:

@@ -14,6 +14,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
+from spotwarp import system
 from spotwarp.config import DIRECTORY
 from spotwarp.errors import WorkspaceFault
 
@@ -96,8 +97,11 @@ def runtime(workspace: Path) -> Path:
 
 
 def boot_id() -> str:
-    """This boot of the machine."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    """This boot of the machine; where it has no name, another one each time: nothing is believed then."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return os.urandom(8).hex()
 
 
 def load(path: Path, kind: type[T]) -> T | None:
@@ -147,7 +151,9 @@ def remove(path: Path) -> None:
 
 
 def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    if not system.DIRECTORY:
+        return  # no such thing there
+    descriptor = os.open(path, os.O_RDONLY | system.DIRECTORY | system.CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:

@@ -86,6 +86,8 @@ def _lock(descriptor: int, path: Path, taken: str = "") -> bool:
     try:
         import fcntl
     except ImportError as error:
+        if sys.platform == "linux":
+            return False
         raise PlatformUnsupported("a workspace cannot be locked on this system") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -11,13 +11,12 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
-from spotwarp.clock import Clock
 from spotwarp.errors import CorruptObject, ObjectMissing, RunMissing, UnsupportedFormat
 from spotwarp.execution import outputlog
 from spotwarp.execution.outputlog import log_path
 from spotwarp.persistence.manifest import FILE, Entry
+from spotwarp.persistence.reads import written
 from spotwarp.persistence.repository import Repository, retained_snapshots
-from spotwarp.persistence.restore import fetch
 from spotwarp.persistence.runlog.entry import Snapshot, State
 from spotwarp.persistence.runlog.log import RunLog
 from spotwarp.persistence.telemetry import Output, Segment, count_segments, read_segment
@@ -48,11 +47,10 @@ class StoredOutput:
         log: RunLog,
         attempt: int,
         scratch: Path,
-        clock: Clock,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._repository, self._log, self._attempt = repository, log, attempt
-        self._scratch, self._clock, self._say = scratch, clock, say
+        self._scratch, self._say = scratch, say
         self._base: Path | None = None
         self._after: list[Output] = []
         self.snapshot: int | None = None
@@ -130,7 +128,7 @@ class StoredOutput:
     def _fetch(self, snapshot: Snapshot) -> bool:
         """Get the log's files out of a snapshot; False when it has none, or they cannot be had."""
         own = log_path(_OWN, self._attempt)
-        prefix = os.fsencode(own)
+        prefix = os.fsencode(own.as_posix())
 
         def wanted(entry: Entry) -> bool:
             return entry.kind == FILE and (entry.path == prefix or entry.path.startswith(prefix + b"."))
@@ -141,11 +139,14 @@ class StoredOutput:
             if not entries:
                 return False
             place = self._scratch / str(snapshot.n)
-            fetch(store=self._repository.store, manifest=manifest, wanted=entries, staging=place, clock=self._clock)
+            place.mkdir(exist_ok=True)
+            for entry in entries:
+                with (place / os.fsdecode(entry.path).rpartition("/")[2]).open("wb") as file:
+                    written(self._repository.store, manifest, entry, file)
         except (CorruptObject, ObjectMissing) as damage:
             self._say(f"the log in snapshot {snapshot.n} cannot be read: {damage.message}")
             return False
-        self._base, self.snapshot = place / own, snapshot.n
+        self._base, self.snapshot = place / own.name, snapshot.n
         return True
 
 

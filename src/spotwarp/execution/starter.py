@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import shutil
 import sys
@@ -127,6 +126,8 @@ def _request(argv: Sequence[str], cwd: Path, env: Mapping[str, str], stack: cont
 
 def _raised(fd: int, stack: contextlib.ExitStack) -> int:
     """A copy of `fd` (of /dev/null where it is closed) above all targets, so that no move overwrites a later source."""
+    import fcntl  # late: what only looks at commands is imported on other systems, too
+
     try:
         copy = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10)
     except OSError:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import fcntl
 import mmap
 import os
 import threading
@@ -19,7 +18,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+from spotwarp import system
+
+_DIRECTORY: Final = os.O_RDONLY | system.DIRECTORY | system.NOFOLLOW | system.CLOEXEC
 _OPEN: Final = 32
 """How many directories stay open: enough for a walk in path order, few enough for many threads."""
 _PAST_CACHE: Final = 1 << 20
@@ -49,10 +50,11 @@ class Tree:
 
     def __init__(self, root: Path | int) -> None:
         """`root` is a path (which may itself be reached through links) or a descriptor, which is duplicated."""
+        system.require_posix("what reads or writes a workspace")
         if isinstance(root, int):
             self._root = os.dup(root)
         else:
-            self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._root = os.open(root, os.O_RDONLY | system.DIRECTORY | system.CLOEXEC)
         self._open: OrderedDict[bytes, int] = OrderedDict()
 
     def __enter__(self) -> Self:
@@ -104,7 +106,7 @@ class Tree:
     def open(self, path: bytes, flags: int, mode: int = 0o600) -> int:
         """A new descriptor of the file `path`, the caller's to close; a link is refused."""
         fd, name = self.locate(path)
-        return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=fd)
+        return os.open(name, flags | system.NOFOLLOW | system.CLOEXEC, mode, dir_fd=fd)
 
     def lstat(self, path: bytes) -> os.stat_result | None:
         """What is at `path` itself, or None."""
@@ -187,6 +189,10 @@ class PastCache(threading.local):
         The rest is the common write's, which has the last word on errors too.
         """
         whole = data.nbytes // mmap.PAGESIZE * mmap.PAGESIZE
+        if not hasattr(os, "O_DIRECT"):
+            return 0
+        import fcntl
+
         if whole < _PAST_CACHE or offset % mmap.PAGESIZE:
             return 0
         if self._pages is None or len(self._pages) < whole:
@@ -204,7 +210,7 @@ class PastCache(threading.local):
 
 def sync_filesystem(path: Path) -> None:
     """Return once everything written so far to the file system of `path` is on its disk."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = os.open(path, os.O_RDONLY | system.DIRECTORY | system.CLOEXEC)
     try:
         if not _call("syncfs", fd):
             os.sync()

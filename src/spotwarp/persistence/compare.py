@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from spotwarp import system
 from spotwarp.persistence.beneath import ELSEWHERE, Tree
 from spotwarp.persistence.envelope import digest
 from spotwarp.persistence.manifest import DIRECTORY, FILE, SYMLINK, Blob, Entry, Extent
@@ -105,7 +106,7 @@ def _matches(tree: Tree, entry: Entry, blobs: Sequence[Blob]) -> bool:
         return stat.S_ISLNK(found.st_mode) and os.readlink(name, dir_fd=fd) == entry.target
     if not stat.S_ISREG(found.st_mode) or found.st_size != entry.size:
         return False
-    fd = tree.open(entry.path, os.O_RDONLY | os.O_NONBLOCK)
+    fd = tree.open(entry.path, os.O_RDONLY | system.NONBLOCK)
     try:
         return len(holds(fd, entry, blobs)) == len(entry.extents) and _holes(fd, entry)
     finally:

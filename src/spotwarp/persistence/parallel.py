@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import os
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import Final, TypeVar
 
 from spotwarp.errors import Interrupted
+from spotwarp.system import cpus
 
 Job = TypeVar("Job")
 
@@ -23,7 +23,7 @@ _M_MMAP_THRESHOLD: Final = -3
 
 def default_workers() -> int:
     """As many threads as pay: the cores this process may use, at most four."""
-    return max(1, min(len(os.sched_getaffinity(0)), 4))
+    return max(1, min(cpus(), 4))
 
 
 def each(

@@ -15,6 +15,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from spotwarp import system
 from spotwarp.clock import Clock
 from spotwarp.errors import CorruptObject, ObjectMissing, UnsupportedFormat, WorkspaceFault
 from spotwarp.persistence import staging as stage
@@ -182,7 +183,7 @@ class _Fetch:
         if not entry.extents:
             return []
         try:
-            fd = tree.open(entry.path, os.O_RDONLY | os.O_NONBLOCK)
+            fd = tree.open(entry.path, os.O_RDONLY | system.NONBLOCK)
         except OSError as error:
             if error.errno not in ELSEWHERE:
                 raise

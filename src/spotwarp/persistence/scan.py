@@ -18,12 +18,13 @@ from typing import Final, Protocol
 
 import msgspec
 
+from spotwarp import system
 from spotwarp.errors import WorkspaceFault
 from spotwarp.persistence.beneath import Tree
 from spotwarp.persistence.manifest import DIRECTORY, FILE, SYMLINK, Skipped
 from spotwarp.persistence.table import Table, TableBuilder
 
-_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_DIRECTORY: Final = os.O_RDONLY | system.DIRECTORY | system.NOFOLLOW | system.CLOEXEC
 _VANISHED: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 OURS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Failures of this process, not of a path: skipping on would silently drop half a workspace."""
@@ -295,9 +296,11 @@ def _fs_time_ns(root: int) -> int:
     beneath `.spotwarp/`. 0 when neither can be made: then no file is ever taken as unchanged on the strength of its
     time stamps, which costs reading and nothing else.
     """
-    for name, flags in ((b".", os.O_TMPFILE), (b".spotwarp/clock", os.O_CREAT | os.O_NOFOLLOW)):
+    for name, flags in ((b".", system.UNNAMED), (b".spotwarp/clock", os.O_CREAT | system.NOFOLLOW)):
+        if flags is None:
+            continue
         try:
-            fd = os.open(name, flags | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=root)
+            fd = os.open(name, flags | os.O_WRONLY | system.CLOEXEC, 0o600, dir_fd=root)
         except OSError:
             continue
         try:

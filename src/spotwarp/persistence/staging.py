@@ -17,6 +17,7 @@ from typing import Final
 
 import msgspec
 
+from spotwarp import system
 from spotwarp.errors import CorruptObject, UnsupportedFormat, WorkspaceFault
 from spotwarp.persistence.beneath import (
     ELSEWHERE,
@@ -106,7 +107,7 @@ def _same(path: Path, body: bytes) -> bool:
 
 def _write(path: Path, data: bytes) -> None:
     temporary = path.with_name(path.name + ".new")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | system.CLOEXEC, 0o600)
     try:
         _write_at(fd, data, 0)
         os.fsync(fd)
@@ -117,7 +118,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = os.open(path, os.O_RDONLY | system.DIRECTORY | system.CLOEXEC)
     try:
         os.fsync(fd)
     finally:
@@ -205,7 +206,7 @@ def settle(tree: Tree, entries: Iterable[Entry], *, passable: bool = False) -> N
     for entry in entries:
         if entry.kind == SYMLINK:
             continue
-        flags = os.O_RDONLY | os.O_NONBLOCK | (os.O_DIRECTORY if entry.kind == DIRECTORY else 0)
+        flags = os.O_RDONLY | system.NONBLOCK | (system.DIRECTORY if entry.kind == DIRECTORY else 0)
         try:
             fd = tree.open(entry.path, flags)
         except OSError as error:

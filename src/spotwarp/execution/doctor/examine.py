@@ -6,7 +6,6 @@ Looks, and tries the store; decides nothing. Ends in bounded time whatever the s
 from __future__ import annotations
 
 import os
-import resource
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -89,6 +88,8 @@ def examine(asked: Asked) -> Iterator[Line]:
     yield verdict.told([one.name for one in receivers], wrong)
     yield verdict.gpus(gpus(asked.env))
     yield verdict.shm(_size(SHM))
+    import resource  # late: not on every system
+
     yield verdict.nofile(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     yield verdict.python(sys.version.split()[0], sys.executable)
 

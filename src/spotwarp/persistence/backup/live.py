@@ -18,6 +18,7 @@ from typing import Final
 
 import msgspec
 
+from spotwarp import system
 from spotwarp.persistence.beneath import Tree
 from spotwarp.persistence.envelope import DIGEST_SIZE
 from spotwarp.persistence.index import CHUNK, SMALL
@@ -32,7 +33,7 @@ GONE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO})
 """The path is no longer the file that the scan saw."""
 
 # A FIFO put in a file's place must not block the open.
-_FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK
+_FLAGS: Final = os.O_RDONLY | system.NONBLOCK
 
 
 def open_file(tree: Tree, path: bytes) -> tuple[int, os.stat_result]:

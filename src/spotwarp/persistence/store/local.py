@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import stat
 import threading
@@ -19,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote
 
+from spotwarp import system
 from spotwarp.clock import Clock, Rng
 from spotwarp.errors import (
     AlreadyExists,
@@ -32,6 +32,7 @@ from spotwarp.errors import (
     StoreUnsupported,
 )
 from spotwarp.persistence.store.api import Buffer, ObjectMeta, checked_key
+from spotwarp.system import require_posix
 
 TEMPORARY = ".tmp"
 STALE_S = 24 * 3600.0
@@ -54,6 +55,7 @@ class LocalStore:
     """
 
     def __init__(self, root: Path, *, clock: Clock, rng: Rng) -> None:
+        require_posix("a directory as a store")
         self._root = root
         self._clock = clock
         self._rng = rng
@@ -125,7 +127,7 @@ class LocalStore:
         """A descriptor of the object and its size in bytes."""
         path = self._path(key)
         with self._translated("read", key):
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # of a pipe, O_NONBLOCK returns
+            fd = os.open(path, os.O_RDONLY | system.CLOEXEC | system.NONBLOCK)  # of a pipe, O_NONBLOCK returns
             try:
                 found = os.fstat(fd)
                 if not stat.S_ISREG(found.st_mode):
@@ -240,7 +242,7 @@ class LocalStore:
 
 
 def _write_synced(path: Path, data: Buffer) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | system.CLOEXEC, 0o666)
     try:
         rest = memoryview(data).cast("B")
         rest = rest[_write_directly(fd, rest) :]
@@ -257,8 +259,10 @@ def _write_directly(fd: int, data: memoryview) -> int:
     Nobody here reads a pack again: cached, it would push out what the trainer reads, and cost several times the CPU.
     """
     whole = data.nbytes // _PAGE * _PAGE
-    if whole < _DIRECT:
+    if whole < _DIRECT or not hasattr(os, "O_DIRECT"):
         return 0
+    import fcntl
+
     flags = fcntl.fcntl(fd, fcntl.F_GETFL)
     done = 0
     with contextlib.suppress(OSError):  # what is left is written the common way, which has the last word on errors
@@ -299,7 +303,7 @@ def _rename_exclusively(source: Path, target: Path) -> None:
 
 
 def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = os.open(path, os.O_RDONLY | system.DIRECTORY | system.CLOEXEC)
     try:
         os.fsync(fd)
     except OSError as error:
