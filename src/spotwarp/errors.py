@@ -261,7 +261,7 @@ class PlatformUnsupported(ExecutionError):
 
     exit_code = 19
     usual_hint = (
-        "Commands run on Linux; status, snapshots, logs, check and prune work anywhere, restore --to on macOS, too."
+        "Commands run on Linux; status, snapshots, logs, check and prune work anywhere, restore --to on macOS."
     )
 
 
