@@ -260,9 +260,7 @@ class PlatformUnsupported(ExecutionError):
     """This system lacks what the verb stands on."""
 
     exit_code = 19
-    usual_hint = (
-        "Commands run on Linux; status, snapshots, logs, check and prune work anywhere, restore --to on macOS."
-    )
+    usual_hint = "Commands run on Linux; status, snapshots, logs, check and prune work anywhere, restore --to on macOS."
 
 
 class CommandNotFound(ExecutionError):
