@@ -8,8 +8,11 @@ into the job's loop or wait in it (I10).
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 from collections.abc import Callable
+
+from msgspec.structs import replace
 
 from spotwarp.clock import Clock
 from spotwarp.config import Config
@@ -33,7 +36,7 @@ from spotwarp.model import human_bytes, human_seconds, legible
 from spotwarp.persistence.backup import Progress
 from spotwarp.persistence.entries import older_versions, shown
 from spotwarp.persistence.manifest import CheckpointFact
-from spotwarp.persistence.prune import prune
+from spotwarp.persistence.prune import GRACE_S, prune
 from spotwarp.persistence.receipts import Verified
 from spotwarp.persistence.repository import Repository
 from spotwarp.persistence.runlog.log import RunLog
@@ -78,6 +81,9 @@ class Storing:
         self._due: float | None = None
         self._took_s = 0.0
         self._pruned_at = clock.monotonic()
+        self._pruned_after: int | None = None
+        self._prune_again = math.inf
+        """Monotonic: when what the last prune spared for its grace may go."""
         self._alarm = alarm.Alarm()
         self._moved_at: float | None = None
         """When the sync at work last got on, in monotonic seconds; None while none is at work."""
@@ -300,14 +306,19 @@ class Storing:
                 self._say(f"the store is full: deleted {human_bytes(freed)} that retention had let go")
 
     def _prune_now_and_then(self) -> None:
-        now = self._clock.monotonic()
-        if self._config.prune and now - self._pruned_at >= PRUNE_EVERY_S:
-            self._pruned_at = now
-            with contextlib.suppress(SpotWarpError):
-                skipped = prune(self._repository, self._log).skipped
-                if skipped and skipped != self._told_prune:
-                    self._say(f"old data is kept: {skipped}")
-                self._told_prune = skipped
+        """Only where something can have died since: a prune lists, and an idle run must cost next to nothing."""
+        now, last = self._clock.monotonic(), self.last_snapshot
+        if not self._config.prune or now - self._pruned_at < PRUNE_EVERY_S:
+            return
+        if last == self._pruned_after and now < self._prune_again:
+            return
+        self._pruned_at, self._pruned_after = now, last
+        with contextlib.suppress(SpotWarpError):
+            done = prune(self._repository, self._log)
+            self._prune_again = now + GRACE_S if done.kept_for_grace else math.inf
+            if done.skipped and done.skipped != self._told_prune:
+                self._say(f"old data is kept: {done.skipped}")
+            self._told_prune = done.skipped
 
     # ---- facts -----------------------------------------------------------------------------------------------------
 
@@ -343,11 +354,16 @@ class Storing:
         return last.n if last else None
 
     def _sample_on(self) -> None:
+        last = None
         while not self._clock.wait(self._ended, SAMPLE_EVERY_S):
             if self._clock.monotonic() >= self._look_due:
                 self.look_at_risk()
             self._look_at_disk()
-            self._telemetry.add(self._sample())
+            sample = self._sample()
+            told, last = last, replace(sample, wall="", at_risk_s=0.0)
+            if last != told:  # an idle run writes no telemetry
+                self._telemetry.add(sample)
+            self._telemetry.flush_due()
         self._telemetry.flush()
 
     def _sample(self) -> Sample:

@@ -181,7 +181,7 @@ class Index:
     def _places(self) -> Places:
         """Of all contents; the base's are taken in when first asked for: most backups read little."""
         if self._known is None:
-            self._known = places = Places()
+            self._known = places = Places(len(self._blobs) + (len(self._base.entries) if self._base else 0))
             for number, one in enumerate(self._blobs):
                 places.add(one.digest, number, 0)
             for entry in self._base.entries if self._base else ():

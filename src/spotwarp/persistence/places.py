@@ -21,8 +21,9 @@ _split, _join = struct.Struct("<QQ").unpack, struct.Struct("<QQ").pack
 class Places:
     """Open addressing with linear probing: digests are random already, so their first word is the hash."""
 
-    def __init__(self) -> None:
-        self._bits = 10
+    def __init__(self, room: int = 0) -> None:
+        """`room` is how many digests are expected; more are welcome."""
+        self._bits = max(10, int(room / _FULL).bit_length())
         self._slots = array("Q", bytes(8 * _WORDS << self._bits))
         self._count = 0
 

@@ -105,6 +105,10 @@ class TelemetryWriter:
         """Take in a sample; writes at most once a minute. Store trouble keeps the samples for the next try."""
         self._samples.append(sample)
         del self._samples[: max(0, len(self._samples) - MOST_SAMPLES)]
+        self.flush_due()
+
+    def flush_due(self) -> None:
+        """Write what was collected if the last segment is a minute old."""
         if self._clock.monotonic() - self._since >= SEGMENT_S:
             self.flush()
 
