@@ -89,13 +89,13 @@ def walk(root: Path) -> Iterator[tuple[bytes, bool]]:
         here = pending.pop()
         try:
             with os.scandir(os.path.join(base, here)) as entries:  # noqa: PTH118 - bytes: names need not be text
-                found = [(posixpath.join(here, e.name), e.is_dir(follow_symlinks=False)) for e in entries]
+                for entry in entries:
+                    path, is_dir = posixpath.join(here, entry.name), entry.is_dir(follow_symlinks=False)
+                    if is_dir and path != _OWN:
+                        pending.append(path)
+                    yield path, is_dir
         except OSError:  # it vanished, or is not ours to read: whatever it was, it is no checkpoint of this workspace
             continue
-        for path, is_dir in found:
-            yield path, is_dir
-            if is_dir and path != _OWN:
-                pending.append(path)
 
 
 def _model_sign(name: bytes) -> int:
