@@ -6,11 +6,12 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from spotwarp.execution.checkpoints import Checkpoint, CheckpointClass, find, judge, newest, walk
+from spotwarp.execution.checkpoints import Checkpoint, CheckpointClass, Shape, examine_single, find, judge, newest, walk
 
 pytestmark = pytest.mark.slow
 
@@ -28,6 +29,12 @@ def train(kind: str, out: Path, *, ranks: int = 1) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def cuts(content: bytes) -> set[bytes]:
+    """Five ways to be cut short."""
+    size = len(content)
+    return {content[:length] for length in (0, 1, size // 2, size - 5, size - 1) if 0 <= length < size}
+
+
 def judged(root: Path) -> dict[bytes, Checkpoint]:
     return {path: judge(root, path) for path in find(walk(root))}
 
@@ -37,6 +44,13 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("saved")
     for kind in ("full", "adapter", "weights", "sharded"):
         train(kind, root / kind)
+    return root
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("two")
+    train("full", root, ranks=2)
     return root
 
 
@@ -79,11 +93,78 @@ def test_with_a_file_missing_or_cut_it_is_not_resumable(saved: Path, tmp_path: P
     assert judge(tmp_path, b"checkpoint-4").cls is RESUMABLE
 
 
-def test_every_rank_of_a_distributed_run_left_its_random_state(tmp_path: Path) -> None:
-    train("full", tmp_path, ranks=2)
-    assert [(c.cls, c.world_size) for c in judged(tmp_path).values()] == [(RESUMABLE, 2), (RESUMABLE, 2)]
-    (tmp_path / "checkpoint-4" / "rng_state_1.pth").unlink()
-    assert judge(tmp_path, b"checkpoint-4", world_size=2).cls is TORN
+def test_every_rank_of_a_distributed_run_left_its_random_state(two: Path) -> None:
+    assert [(c.cls, c.world_size) for c in judged(two).values()] == [(RESUMABLE, 2), (RESUMABLE, 2)]
+
+
+def test_of_two_ranks_with_a_file_missing_or_cut_it_is_not_resumable(two: Path, tmp_path: Path) -> None:
+    whole = shutil.copytree(two / "checkpoint-4", tmp_path / "checkpoint-4")
+    for path in sorted(whole.iterdir()):
+        content = path.read_bytes()
+        path.unlink()
+        assert (judge(tmp_path, b"checkpoint-4", world_size=2).cls is RESUMABLE) == (path.name in OPTIONAL), path.name
+        for cut in cuts(content) if path.name != "README.md" else ():
+            if content[len(cut) :].strip():  # a last newline may be missing
+                path.write_bytes(cut)
+                assert judge(tmp_path, b"checkpoint-4", world_size=2).cls is TORN, (path.name, len(cut))
+        path.write_bytes(content)
+
+
+def test_a_step_that_differs_from_its_directory_is_not_resumable(saved: Path, tmp_path: Path) -> None:
+    for kind in ("full", "adapter", "sharded"):
+        shutil.copytree(saved / kind / "checkpoint-4", tmp_path / kind / "checkpoint-40")
+        assert judge(tmp_path, f"{kind}/checkpoint-40".encode()).reason == "trainer_state.json is of step 4, not 40"
+
+
+def test_torchs_own_weights_file_is_as_good(saved: Path, tmp_path: Path) -> None:
+    torch = import_module("torch")
+    load = import_module("safetensors.torch").load_file
+    whole = shutil.copytree(saved / "full" / "checkpoint-4", tmp_path / "checkpoint-4")
+    torch.save(load(whole / "model.safetensors"), whole / "pytorch_model.bin")
+    (whole / "model.safetensors").unlink()
+    assert judge(tmp_path, b"checkpoint-4").cls is RESUMABLE
+    torch.save(load(saved / "full" / "checkpoint-4" / "model.safetensors"), tmp_path / "last.ckpt")
+    legacy = tmp_path / "old.pt"
+    torch.save({"w": torch.ones(300)}, legacy, _use_new_zipfile_serialization=False)
+    for path, proven in ((whole / "pytorch_model.bin", True), (tmp_path / "last.ckpt", True), (legacy, False)):
+        content = path.read_bytes()
+        name = os.fsencode(path.relative_to(tmp_path)).replace(b"checkpoint-4/", b"")
+        place = path.parent
+        found = examine_single(place, name, len(content), prove=True)
+        assert (found.shape, found.proven) == (Shape.WHOLE, proven)
+        for cut in cuts(content):
+            path.write_bytes(cut)
+            assert examine_single(place, name, len(cut), prove=True).shape in (Shape.TORN, Shape.BLANK)
+            if path.name == "pytorch_model.bin":
+                assert judge(tmp_path, b"checkpoint-4").cls is TORN
+        path.write_bytes(content)
+    (whole / "pytorch_model.bin").unlink()
+    assert judge(tmp_path, b"checkpoint-4").cls is TORN
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_distributed_checkpoint_needs_every_file_that_its_metadata_names(tmp_path: Path, ranks: int) -> None:
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
+    command = [sys.executable, *launcher, str(SCRIPT.with_name("save_distributed.py")), str(tmp_path)]
+    done = subprocess.run(command, env=os.environ | QUIET, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    found = judged(tmp_path)
+    assert {path: (one.cls, one.step, one.framework) for path, one in found.items()} == {
+        b"step-4": (RESUMABLE, 4, "torch-distributed"),
+        b"weights-4": (WEIGHTS_ONLY, 4, "torch-distributed"),
+    }
+    files = sorted((tmp_path / "step-4").iterdir())
+    assert [path.name for path in files] == [".metadata", *(f"__{rank}_0.distcp" for rank in range(ranks))]
+    for path in files:
+        content = path.read_bytes()
+        path.unlink()
+        one = judged(tmp_path).get(b"step-4")  # without its only piece it is no checkpoint at all
+        assert one.cls is TORN if one else path.suffix == ".distcp"
+        for cut in cuts(content):
+            path.write_bytes(cut)
+            assert judged(tmp_path)[b"step-4"].cls is TORN, (path.name, len(cut))
+        path.write_bytes(content)
+    assert judged(tmp_path)[b"step-4"].cls is RESUMABLE
 
 
 def test_the_trainer_goes_on_from_what_is_judged_resumable(saved: Path, tmp_path: Path) -> None:
