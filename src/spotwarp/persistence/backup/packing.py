@@ -123,6 +123,11 @@ class Uploads:
         if self._cutoff.passed():
             raise TimeUp
 
+    @property
+    def hurried(self) -> bool:
+        """Whether a cut will come."""
+        return self._cutoff.left() is not None
+
     def _cancelled(self) -> bool:
         return self._cancel is not None and self._cancel.is_set()
 
@@ -178,16 +183,18 @@ class Packer:
     def __init__(self, uploads: Uploads, index: Index, *, chunk_level: int, bundle_level: int) -> None:
         self._uploads, self._index = uploads, index
         self._chunk_level, self._bundle_level = chunk_level, bundle_level
-        self._group = REST
+        self._group, self._bulk = REST, False
         self._pack: tuple[PackBuilder, int] | None = None
         self._bundle = bytearray()
         self._inside: list[tuple[bytes, int]] = []
 
-    def enter(self, group: bytes) -> None:
-        """What follows belongs to `group`: it begins a pack of its own."""
-        if group != self._group:
+    def enter(self, group: bytes, *, bulk: bool) -> None:
+        """What follows belongs to `group`: it begins a pack of its own. Where a cut will come, so does the bulk after
+        small files: they must not wait for a pack that may be late.
+        """
+        if group != self._group or (bulk and not self._bulk and self._uploads.hurried):
             self.flush()
-            self._group = group
+        self._group, self._bulk = group, bulk
 
     def small(self, content: bytes) -> bytes:
         """Take a small file's content; gives its digests."""

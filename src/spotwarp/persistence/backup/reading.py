@@ -149,7 +149,7 @@ class Reading:
         with Tree(self._root) as tree, suppress(TimeUp):
             for job in jobs:
                 self._uploads.check_time()
-                packer.enter(job.group)
+                packer.enter(job.group, bulk=not isinstance(job, SmallFiles))
                 if isinstance(job, SmallFiles):
                     self._small_files(job, tree, packer)
                 else:
