@@ -38,7 +38,7 @@ def test_the_shapes_that_programs_rely_on(ws: Machine) -> None:
     program.end(2)
     *_, snapshot = kept = ws.snapshots()
     assert set(snapshot) == {
-        "id", "generation", "time", "files", "bytes", "read_bytes", "stored_bytes", "resumable",
+        "id", "generation", "time", "files", "bytes", "read_bytes", "stored_bytes", "resumable", "late", "late_bytes",
     }  # fmt: skip
     assert snapshot["resumable"] == {"path": "out/checkpoint-30", "step": 30}
     assert ws.facts("runs") == [{"run": "main", "state": "stopped", "generation": 1, "snapshots": len(kept)}]
