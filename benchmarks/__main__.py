@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import measure, report, trees, workloads
+from benchmarks.served import Idle, Notices, notices, requests
 from benchmarks.slowdown import Training, slowdown
 from benchmarks.targets import Results, judge
 from benchmarks.tools import TOOLS, Place, Tool
@@ -27,6 +28,7 @@ from benchmarks.workloads import Workload
 
 HERE = Path(__file__).parent
 WORKLOADS: dict[str, Callable[..., Workload]] = {"full50": workloads.checkpoints, "workspace": workloads.small_files}
+_ALL = (*WORKLOADS, "slowdown", "requests", "notices")
 _MEMORY = {"full50": 3 << 30, "workspace": 3 << 29, "quick": 1 << 28}
 """Bytes of free memory to be had before each step."""
 
@@ -57,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="one cycle on little data: does everything work?")
     parser.add_argument("--cycles", type=int, help="how often (5; quick 1)")
     parser.add_argument("--tools", default="spotwarp,restic,rclone,cp", help="of " + ", ".join(TOOLS))
-    parser.add_argument("--only", default="full50,workspace,slowdown", help="of full50, workspace, slowdown")
+    parser.add_argument("--only", default=",".join(_ALL), help="of " + ", ".join(_ALL))
     parser.add_argument("--work", type=Path, default=Path(".bench"), help="where data and repositories lie (.bench)")
     parser.add_argument("--out", type=Path, help="where RESULTS.md and results.json go (benchmarks; quick: --work)")
     parser.add_argument("--judge", type=Path, metavar="RESULTS.JSON", help="measure nothing: judge what was measured")
@@ -90,6 +92,13 @@ def _run(wish: argparse.Namespace, tools: list[Tool]) -> Results:
         if "slowdown" in only:
             training = Training(seconds=4, checkpoints=2, mib=8) if wish.quick else Training()
             results["slowdown"] = slowdown(run, training, wish.cycles)
+            _write(wish.out, results)
+        if "requests" in only:
+            results["requests"] = requests(run / "requests", Idle(20, 200) if wish.quick else Idle())
+            _write(wish.out, results)
+        if "notices" in only:
+            asked = Notices((1, 8), (20,)) if wish.quick else Notices()
+            results["notices"] = notices(run / "notices", asked)
             _write(wish.out, results)
     finally:
         shutil.rmtree(run, ignore_errors=True)

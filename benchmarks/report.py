@@ -25,6 +25,10 @@ def markdown(results: Results) -> str:
     parts += [_workload(results, name) for name in results["workloads"]]
     if results.get("slowdown"):
         parts.append(_slowdown(results["slowdown"]))
+    if results.get("requests"):
+        parts.append(_requests(results["requests"]))
+    if results.get("notices"):
+        parts.append(_notices(results["notices"]))
     return "\n\n".join([*parts, _METHOD]) + "\n"
 
 
@@ -119,6 +123,33 @@ def _slowdown(measured: dict[str, Any]) -> str:
             _table(["", "trainer, s", "its CPU s", "SpotWarp's CPU s", "others, cores"], rows),
             "The trainer is bound to core 0 and SpotWarp to none. Pairs, the order alternating; the trainer's own"
             " seconds from its first step to its last, checkpoints written within.",
+        ]
+    )
+
+
+def _requests(measured: dict[str, Any]) -> str:
+    rows = [[kind, f"{count:.0f}"] for kind, count in measured["hour"].items()]
+    return "\n\n".join(
+        [
+            f"## requests: an idle hour with {measured['files']} files, at defaults",
+            _table(["request", "an hour"], rows),
+            f"Counted for {measured['seconds']:.0f} s after everything was stored. A GET of the log asks for the entry"
+            f" that is not there yet. The agent used {measured['cpu_s_hour']:.0f} CPU seconds an hour.",
+        ]
+    )
+
+
+def _notices(measured: dict[str, Any]) -> str:
+    rows = [[f"{p['rate']} MiB/s", f"{p['mib']}", f"{p['seconds']:.2f}"] for p in measured["points"]]
+    lines = [
+        f"At {rate} MiB/s: {fit['base_s']:.2f} s, and a second for every {fit['mib_s']:.0f} MiB."
+        for rate, fit in measured["fits"].items()
+    ]
+    return "\n\n".join(
+        [
+            "## notices: from SIGTERM to everything stored and read back",
+            _table(["link", "to move, MiB", "seconds"], rows),
+            "\n".join(lines),
         ]
     )
 

@@ -1,6 +1,6 @@
 """What a trainer that keeps one core busy loses to the SpotWarp beside it.
 
-The same fixed work runs bare and under `spotwarp run --interval 5s`, in pairs whose order alternates; the trainer holds
+The same fixed work runs bare and under `spotwarp run` at its defaults, in pairs whose order alternates; the trainer holds
 on to core 0, SpotWarp may run where it likes. Compared are the trainer's own seconds, first step to last, checkpoints
 included.
 """
@@ -59,7 +59,7 @@ def _train(root: Path, training: Training, steps: int, way: str) -> dict[str, fl
     command = at.command(*trainer, spent)
     if way == "with":
         measure.run(at.command("spotwarp", "init", "--remote-path", at.repository), root / "log")
-        command = at.command("spotwarp", "run", "--interval", "5s", "--", *command.argv)
+        command = at.command("spotwarp", "run", "--", *command.argv)
     command.env.update({"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"})
     measure.settle(1 << 30)
     sample = measure.run(command, root / "log")
