@@ -1,8 +1,8 @@
 """What a trainer that keeps one core busy loses to the SpotWarp beside it.
 
-The same fixed work runs bare and under `spotwarp run` at its defaults, in pairs whose order alternates; the trainer holds
-on to core 0, SpotWarp may run where it likes. Compared are the trainer's own seconds, first step to last, checkpoints
-included.
+The same fixed work runs bare and under `spotwarp run` at its defaults, in pairs whose order alternates; the trainer
+holds on to core 0, SpotWarp may run where it likes. Compared are the trainer's own seconds, first step to last,
+checkpoints included.
 """
 
 from __future__ import annotations

@@ -176,3 +176,23 @@ def test_what_a_failed_backup_put_is_not_put_again(work: Path, tmp_path: Path, f
     assert {pack.id for pack in uploaded.new_packs} >= set(), "the reading back covers what was carried"
     assert sum(pack.size for pack in uploaded.new_packs) == pytest.approx(total, rel=0.01)
     assert backups.restored(tmp_path / "r") == read_tree(work)
+
+
+class Far(MemoryStore):
+    """A store that answers late, behind a link as fast as can be wished."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        super().__init__(clock=clock)
+        self._passing = clock
+
+    def put(self, key: str, data: Buffer) -> None:
+        self._passing.advance(0.2)
+        super().put(key, data)
+
+
+def test_the_time_of_a_small_request_says_nothing_of_the_link(work: Path) -> None:
+    """Code and logs go first: a few hundred bytes in a fifth of a second are no slow link."""
+    clock = VirtualClock()
+    options = BackupOptions(workers=1, uploads=1, pack_size=9 * MIB)
+    backups = Backups(work, store=Far(clock), judge=judge(c10="torn", c20="torn"), options=options, clock=clock)
+    assert backups.take(cutoff=within(30, clock, rate=None)).late_files == 0

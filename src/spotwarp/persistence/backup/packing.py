@@ -27,6 +27,8 @@ from spotwarp.persistence.layout import new_object_id, pack_key
 from spotwarp.persistence.pack import PackBuilder
 from spotwarp.persistence.store.api import Store
 
+_TELLING: Final = 1 << 20
+"""So many bytes say how fast the link is; what fewer take is the time of a request, not of its bytes."""
 _POLL_SECONDS: Final = 0.2
 """How soon a worker that waits for a slow store sees that it shall stop."""
 
@@ -151,7 +153,8 @@ class Uploads:
         with self._lock:
             now = self._clock.monotonic()
             self._began = now if self._began is None else self._began
-            rate = self.stored_bytes / (now - self._began) if self.stored_bytes and now > self._began else None
+            told = self.stored_bytes >= _TELLING and now > self._began
+            rate = self.stored_bytes / (now - self._began) if told else None
             if not self._cutoff.fits(self._under_way + size, rate):
                 return False
             self._under_way += size
