@@ -23,7 +23,7 @@ from spotwarp.persistence.beneath import ancestors
 from spotwarp.persistence.entries import renamed_for_torn
 from spotwarp.persistence.envelope import digest
 from spotwarp.persistence.install import install
-from spotwarp.persistence.manifest import DIRECTORY, FILE, Entry, Manifest
+from spotwarp.persistence.manifest import DIRECTORY, FILE, Entry, Manifest, tabled
 from spotwarp.persistence.repository import Repository, choose
 from spotwarp.persistence.restore import FetchReport, fetch
 from spotwarp.persistence.runlog.entry import Snapshot
@@ -161,7 +161,7 @@ def select(
         if base is not None and path.is_absolute() and path.is_relative_to(base):
             path = path.relative_to(base)
         name = os.fsencode(path).strip(b"/")
-        if not any(e.path == name or e.path.startswith(name + b"/") for e in whole.entries):
+        if not name or next(tabled(whole.entries).beneath(name), None) is None:
             raise SnapshotMissing(f"the snapshot has no {text!r}", hint="Paths are relative to the workspace.")
         names.append(name)
     chosen = {e.path for e in entries if any(e.path == n or e.path.startswith(n + b"/") for n in names)}

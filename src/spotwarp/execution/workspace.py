@@ -22,12 +22,13 @@ from spotwarp.persistence.beneath import ancestors
 from spotwarp.persistence.compare import LocalFile, hash_local, plan
 from spotwarp.persistence.entries import renamed_for_torn, shown
 from spotwarp.persistence.excludes import Excludes
-from spotwarp.persistence.manifest import DIRECTORY, FILE, Entry, Manifest
+from spotwarp.persistence.manifest import DIRECTORY, FILE, Entry, Manifest, builder
 from spotwarp.persistence.repository import Repository
 from spotwarp.persistence.runlog.entry import Snapshot
 from spotwarp.persistence.runlog.log import RunLog
 from spotwarp.persistence.scan import Scanned, scan
 from spotwarp.persistence.statcache import StatCache
+from spotwarp.persistence.table import Table
 
 _OWN = OWN.encode() + b"/"
 _CONFIG = _OWN + CONFIG_FILE.encode()
@@ -48,7 +49,7 @@ class Difference:
 
     manifest: Manifest
     """The snapshot's, with torn checkpoints under the names they come back under."""
-    fetch: tuple[Entry, ...]
+    fetch: Sequence[Entry]
     stale: tuple[bytes, ...]
     """Here, known to be stored, and no part of the snapshot: set aside. With a slash: a directory, removed if that
     leaves it empty."""
@@ -70,6 +71,8 @@ def compare(
     had."""
     found = {e.path: e for e in scan(workspace, Excludes(exclude)).entries if not e.path.startswith(_OWN)}
     target = _under_free_names(workspace, manifest, number, found)
+    if not found:  # all of it, as a table: there may be a million
+        return Difference(target, _all_but_own(workspace, target), (), ())
     entries = [e for e in target.entries if e.path != _CONFIG and not _longer_log(workspace, e)]
     local = {path: _local(workspace, entry, target) for path, entry in found.items()}
     planned = plan(entries, local, frozenset())
@@ -85,6 +88,14 @@ def compare(
     left = {above for path in stale for above in ancestors(path)} - {e.path for e in entries}
     stale += tuple(path + b"/" for path in sorted(left))
     return Difference(target, planned.fetch, stale, tuple(sorted(own)))
+
+
+def _all_but_own(workspace: Path, target: Manifest) -> Table[Entry]:
+    entries = builder()
+    for entry in target.entries:
+        if entry.path != _CONFIG and not _longer_log(workspace, entry):
+            entries.add(entry)
+    return entries.table()
 
 
 def _under_free_names(workspace: Path, manifest: Manifest, number: int, found: dict[bytes, Scanned]) -> Manifest:
