@@ -172,7 +172,7 @@ def read_segment(store: Store, run: str, generation: int, k: int) -> Segment | N
         return _decoder.decode(unseal(store.get(key), Kind.TELEMETRY, key))
     except ObjectMissing:
         return None
-    except (CorruptObject, msgspec.DecodeError):
+    except (CorruptObject, msgspec.DecodeError, RecursionError):
         return Segment(FORMAT_VERSION, generation, ())
 
 
