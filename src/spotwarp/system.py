@@ -17,6 +17,7 @@ DIRECTORY: Final = getattr(os, "O_DIRECTORY", 0)
 NOFOLLOW: Final = getattr(os, "O_NOFOLLOW", 0)
 NONBLOCK: Final = getattr(os, "O_NONBLOCK", 0)
 UNNAMED: Final[int | None] = getattr(os, "O_TMPFILE", None)
+_BENEATH: Final = os.open in os.supports_dir_fd
 
 
 def require_linux(what: str) -> None:
@@ -27,7 +28,7 @@ def require_linux(what: str) -> None:
 
 def require_posix(what: str) -> None:
     """Raises `PlatformUnsupported` where files cannot be reached by way of directories that are held open."""
-    if not NOFOLLOW or os.open not in os.supports_dir_fd:
+    if not NOFOLLOW or not _BENEATH:
         raise PlatformUnsupported(
             f"{what} needs Linux or macOS; nothing was changed",
             hint="Use it there, or in WSL. What is in the store can be looked at from anywhere.",
