@@ -32,7 +32,17 @@ from spotwarp.execution.versions import End, Moment, WholeVersions
 from spotwarp.persistence import fork
 from spotwarp.persistence.backup import Carry, Cutoff, Progress, Uploaded, backup
 from spotwarp.persistence.excludes import Excludes
-from spotwarp.persistence.manifest import FILE, CheckpointFact, Entry, FileFact, Manifest, Skipped, without_packs
+from spotwarp.persistence.index import digests_of
+from spotwarp.persistence.manifest import (
+    FILE,
+    CheckpointFact,
+    Entry,
+    FileFact,
+    Manifest,
+    Skipped,
+    tabled,
+    without_packs,
+)
 from spotwarp.persistence.receipts import Base, BaseForgotten, Committed, Verified, commit, verify
 from spotwarp.persistence.repository import Repository
 from spotwarp.persistence.retention import Retention
@@ -41,7 +51,7 @@ from spotwarp.persistence.runlog.log import RunLog
 from spotwarp.persistence.scan import Scanned, scan
 from spotwarp.persistence.statcache import StatCache
 from spotwarp.persistence.store.api import Store
-from spotwarp.persistence.table import Table
+from spotwarp.persistence.table import Cursor, Table
 from spotwarp.values import spell
 
 TRIES = 4
@@ -133,9 +143,13 @@ class Syncer:
         self._cache = StatCache.load(runtime(workspace) / localstate.STATCACHE, workspace)
         self._told_fault = False
         self._carry = Carry()
+        self._carry_on = 0
+        """The snapshot that was the last one when what is carried was put."""
         self._tail_s = _TAIL_GUESS_S
         self._rate: float | None = None
         self._told_blind = False
+        self._parent = 0
+        """The parent's snapshot that a run without one of its own began from."""
         self._ended_ns = 0
         status = workspace.stat()
         self._place = (status.st_dev, status.st_ino)
@@ -202,7 +216,7 @@ class Syncer:
             self._about_to_commit(uploaded)
             try:
                 committed = self._commit(uploaded, base, final=how.final)
-                self._carry = Carry()  # from here on the log says whose the packs are
+                self._carry, self._carry_on = Carry(), committed.entry.n  # the log says now whose the packs are
                 verified = read_back(self._repository.store, self._log.run, committed, thorough=how.final)
             except BaseForgotten as error:
                 self._known = _Known(distrusted=self._known.distrusted)
@@ -226,6 +240,9 @@ class Syncer:
         """What to refer to: the run's last snapshot, from the log's head and never from memory alone (P3)."""
         head = self._log.head()
         number = head.state.snapshot
+        if number != self._carry_on:
+            # A commit stands whose answer was lost: it names what is carried, which may be forgotten with it (P3).
+            self._carry, self._carry_on = Carry(), number
         bad = localstate.distrusted(self._root, self._repository.identity.id, self._log.run)
         self._known.distrusted |= frozenset(bad.packs)
         if not number:
@@ -253,7 +270,8 @@ class Syncer:
         if self._known.manifest is None and state.fork is not None:
             try:
                 parent = fork.origin(self._repository, state)
-                self._known.manifest = self._repository.manifest(*parent) if parent else None
+                if parent is not None:
+                    self._known.manifest, self._parent = self._repository.manifest(*parent), parent[1].n
             except (CorruptObject, ObjectMissing) as damage:
                 self._say(f"the run that this one began from is damaged: {damage.message}; sending everything")
 
@@ -288,7 +306,7 @@ class Syncer:
             cutoff=how.cutoff,
             carry=self._carry,
             recheck_s=how.recheck_s,
-            versions=WholeVersions(base.number, how.at),
+            versions=WholeVersions(base.number or self._parent, how.at),
         )
         if uploaded.stored_bytes >= _TELLING and uploaded.duration_s > 0:
             self._rate = uploaded.stored_bytes / uploaded.duration_s
@@ -401,10 +419,27 @@ class Syncer:
             entries, base = scan(self._root, Excludes(self._excludes())).entries, self._known.manifest
             if base is not None and self._cache.quiet(entries, base) is not None:
                 return 0
-            shown = -math.inf  # what their times show: files held for writing are not all work at risk
-            return sum(e.size for e in entries if e.kind == FILE and self._cache.lookup(e, shown) is None)
+            stored = self._stored_in(base)
+            return sum(entry.size for entry in entries if entry.kind == FILE and not stored(entry))
         finally:
             self._one.release()
+
+    def _stored_in(self, base: Manifest | None) -> Callable[[Scanned], bool]:
+        """Tells, asked in the order of the paths, whether a file is in the snapshot `base` as it is on disk.
+
+        What was read for a snapshot that could not be committed is in none. While `base` is unknown, being read counts.
+        """
+        at = Cursor(tabled(base.entries)) if base is not None else None
+
+        def stored(entry: Scanned) -> bool:
+            # What their times show: files held for writing are not all work at risk.
+            digests = self._cache.lookup(entry, -math.inf)
+            if digests is None or at is None or base is None:
+                return digests is not None
+            was = at.find(entry.path)
+            return was is not None and was.kind == FILE and digests_of(was, base.blobs) in (digests, None)
+
+        return stored
 
     def shortage(self) -> str:
         """Why the next checkpoint may not fit on the disk, in words."""

@@ -17,7 +17,8 @@ from spotwarp.execution.checkpoints import Shape, Single, examine_single, may_be
 from spotwarp.persistence.backup.plan import Belief
 from spotwarp.persistence.backup.versions import Take, Version, Versions, held
 from spotwarp.persistence.held import Identity
-from spotwarp.persistence.manifest import FILE, CheckpointFact, FileFact, Manifest, tabled
+from spotwarp.persistence.index import digests_of
+from spotwarp.persistence.manifest import FILE, CheckpointFact, Entry, FileFact, Manifest, is_model, tabled
 from spotwarp.persistence.scan import Scanned
 from spotwarp.persistence.statcache import Record, StatCache
 from spotwarp.persistence.table import Cursor, Table
@@ -72,8 +73,9 @@ class WholeVersions:
         of: dict[bytes, Version] = {}
         for entry in candidates(entries, facts):
             fact = before.get(entry.path) if entry.path in known else None
-            if belief.record(cache, entry) is not None and stored.find(entry.path) is not None:
-                if fact is not None and not fact.kept:
+            record, was = belief.record(cache, entry), stored.find(entry.path)
+            if base is not None and record is not None and was is not None and _is(was, base, record):
+                if fact is not None:
                     of[entry.path] = Version(Take.NEW, fact.format)
                 continue  # it was stored as it is, in whatever form
             version = decide(root, entry, fact, cache.last(entry.path), self.moment, belief.held.files)
@@ -82,9 +84,14 @@ class WholeVersions:
         return Versions(base, self.base, _named_apart(of, entries))
 
 
+def _is(stored: Entry, base: Manifest, record: Record) -> bool:
+    """Whether what is on disk is what `base` has: what was read for a snapshot that never came to be is not."""
+    return stored.kind == FILE and digests_of(stored, base.blobs) == record.digests
+
+
 def candidates(entries: Iterable[Scanned], facts: Sequence[CheckpointFact]) -> Iterator[Scanned]:
     """The files that may be single-file checkpoints: by name, and in no checkpoint directory."""
-    sets = tuple(fact.path + b"/" for fact in facts if fact.step is not None)
+    sets = tuple(fact.path + b"/" for fact in facts if not is_model(fact))
     for entry in entries:
         if entry.kind == FILE and may_be_single(entry.path) and not entry.path.startswith(sets):
             yield entry

@@ -9,7 +9,7 @@ cache.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -51,7 +51,10 @@ class Index:
         """`carried` is reused like the base, but its packs count as this backup's own."""
         self._lock = threading.Lock()
         self._base = base
-        self._entries = Cursor(tabled(base.entries)) if base else None
+        table = tabled(base.entries) if base else None
+        self._entries = Cursor(table) if table is not None else None
+        self._leaders = Cursor(table) if table is not None else None
+        """For the first names of further ones: a place of its own in the table."""
         self._packs: list[PackRef] = list(base.packs) if base else []
         self._blobs: list[Blob] = list(base.blobs) if base else []
         self._old_packs, self._old_blobs = len(self._packs), len(self._blobs)
@@ -62,10 +65,12 @@ class Index:
         self._claimed: set[bytes] = set()
         self._known: Places | None = None
 
-    def carried(self, acknowledged: Iterable[int]) -> Carried:
+    def carried(self, acknowledged: Collection[int]) -> Carried:
         """What a later backup may take over: the packs taken over before, and those in `acknowledged` (numbers)."""
         with self._lock:
             first = self._old_packs
+            if not self._carried.packs and not acknowledged:
+                return Carried()
             wanted = sorted({*range(first, first + len(self._carried.packs)), *acknowledged})
             packs = {old: new for new, old in enumerate(wanted)}
             numbers: dict[int, int] = {}
@@ -137,25 +142,37 @@ class Index:
         return frozenset(self._packs[self._old_packs :])
 
     def manifest(
-        self, kept: Iterable[tuple[Scanned, bytes, bytes]], *, version: int, run: str, generation: int
+        self, kept: Iterable[tuple[Scanned, bytes | None, bytes]], *, version: int, run: str, generation: int
     ) -> Manifest:
         """The manifest of the files, directories and links in `kept`, in path order.
 
-        Each comes with its content's digests and, if it is a further name of a file, the first.
+        Each comes with its content's digests (None: it is what the base has under that path) and, if it is a further
+        name of a file, the first.
         Names exactly the packs and blobs that are needed, numbered by first use, so that equal workspaces make equal
         manifests.
         """
         numbers = _Numbers(self._blobs)
         entries = builder()
         for entry, digests, link in kept:
-            entries.add(_entry(entry, digests, self._extents(entry, digests, numbers), link))
+            if digests is None:
+                entries.add(self._again(entry.path, numbers))
+            else:
+                entries.add(_entry(entry, digests, self._extents(entry, digests, numbers, link), link))
         packs, blobs = numbers.tables(self._packs)
         return Manifest(version, run, generation, packs, blobs, entries.table())
 
-    def _extents(self, entry: Scanned, digests: bytes, numbers: _Numbers) -> tuple[Extent, ...]:
+    def _again(self, path: bytes, numbers: _Numbers) -> Entry:
+        """The base's entry of `path`, as a file of one name."""
+        found = self._entries.find(path) if self._entries is not None else None
+        if found is None:
+            raise KeyError(path)
+        return replace(found, extents=tuple([numbers.renumbered(extent) for extent in found.extents]), link=b"")
+
+    def _extents(self, entry: Scanned, digests: bytes, numbers: _Numbers, link: bytes) -> tuple[Extent, ...]:
         if not digests:
             return ()
-        base = self._in_base(entry.path, digests)
+        # A content may lie in two places: all names of a file have it where the first one has it.
+        base = self._in_base(link, digests, self._leaders) if link else self._in_base(entry.path, digests)
         if base is not None:
             return tuple([numbers.renumbered(extent) for extent in base.extents])
         found: list[Extent] = []
@@ -169,11 +186,12 @@ class Index:
                 found.append(Extent(offset, length, numbers.number(place[0]), place[1]))
         return tuple(found)
 
-    def _in_base(self, path: bytes, digests: bytes) -> Entry | None:
-        """The base's entry of the file `path`, if its content is the one that `digests` name."""
-        if self._base is None or self._entries is None:
+    def _in_base(self, path: bytes, digests: bytes, at: Cursor[Entry] | None = None) -> Entry | None:
+        """The base's entry of the file `path`, if its content is the one that `digests` name; looked up by `at`."""
+        cursor = at or self._entries
+        if self._base is None or cursor is None:
             return None
-        entry = self._entries.find(path)
+        entry = cursor.find(path)
         if entry is None or entry.kind != FILE or digests_of(entry, self._base.blobs) != digests:
             return None
         return entry

@@ -93,6 +93,12 @@ class CheckpointFact(msgspec.Struct, array_like=True, frozen=True):
     world_size: int | None = None
 
 
+def is_model(fact: CheckpointFact) -> bool:
+    """Whether it is a directory with a model in it, often a trainer's whole output: only the files directly in it
+    count, and nothing of it is ever set aside."""
+    return fact.step is None and fact.cls == "weights-only"
+
+
 class FileFact(msgspec.Struct, array_like=True, frozen=True):
     """A file that is stored in whole versions only, and is here in one."""
 
@@ -257,14 +263,25 @@ def _check_references(manifest: Manifest, name: str) -> None:
 
 
 def without_packs(manifest: Manifest, packs: frozenset[str]) -> Manifest:
-    """`manifest` less every blob in `packs` (ids) and every file that needs one: what may still be referred to."""
+    """`manifest` less every blob in `packs` (ids), every file that needs one, and every checkpoint that has such a
+    file: what may still be referred to."""
     bad = {number for number, ref in enumerate(manifest.packs) if ref.id in packs}
     numbers = {old: new for new, old in enumerate(n for n, b in enumerate(manifest.blobs) if b.pack not in bad)}
     entries = builder()
+    lost: set[bytes] = set()
     for entry in manifest.entries:
         if all(x.blob in numbers for x in entry.extents):
             extents = tuple(msgspec.structs.replace(x, blob=numbers[x.blob]) for x in entry.extents)
             entries.add(msgspec.structs.replace(entry, extents=extents))
+        else:
+            above = entry.path
+            while above and above not in lost:
+                lost.add(above)
+                above = above.rpartition(b"/")[0]
     return msgspec.structs.replace(
-        manifest, blobs=tuple(manifest.blobs[old] for old in numbers), entries=entries.table()
+        manifest,
+        blobs=tuple(manifest.blobs[old] for old in numbers),
+        entries=entries.table(),
+        checkpoints=tuple(fact for fact in manifest.checkpoints if fact.path not in lost),
+        versions=tuple(fact for fact in manifest.versions if fact.path not in lost),
     )

@@ -196,7 +196,7 @@ def backup(
         whole = whole.settled(seen.entries, tree.lstat)
     paths = _late_paths(work, found, index, uploads) if cutoff.left() is not None else {}
     whole = whole.without(paths)
-    kept = whole.applied(outcome(work, found, cache, belief, times))
+    kept = whole.applied(lambda: outcome(work, found, cache, belief, times))
     late = Late(paths, facts, base) if paths else None
     kept, facts = (late.stand_in(kept), late.facts) if late else (kept, facts)
     tally = _Tally(seen, belief.held)
@@ -329,7 +329,7 @@ class _Tally:
         self.files = self.bytes = 0
         self.records = TableBuilder(Record)
 
-    def pass_on(self, kept: Iterable[Kept]) -> Iterator[tuple[Scanned, builtins.bytes, builtins.bytes]]:
+    def pass_on(self, kept: Iterable[Kept]) -> Iterator[tuple[Scanned, builtins.bytes | None, builtins.bytes]]:
         """All of `kept`, for `Index.manifest`."""
         for one in kept:
             entry = one.entry

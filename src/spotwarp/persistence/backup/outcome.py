@@ -20,8 +20,7 @@ from spotwarp.persistence.backup.plan import BUNDLED, KEEP, NAMED, REST, Belief,
 from spotwarp.persistence.backup.reading import Content, Found
 from spotwarp.persistence.entries import shown
 from spotwarp.persistence.held import Held
-from spotwarp.persistence.index import digests_of
-from spotwarp.persistence.manifest import DIRECTORY, FILE, CheckpointFact, Entry, Manifest, Skipped, tabled
+from spotwarp.persistence.manifest import DIRECTORY, FILE, CheckpointFact, Entry, Manifest, Skipped, is_model, tabled
 from spotwarp.persistence.scan import Scan, Scanned, names_hash
 from spotwarp.persistence.statcache import Record, StatCache
 from spotwarp.persistence.table import Cursor, apart
@@ -47,8 +46,8 @@ class Kept:
     """One entry of the snapshot: as the scan saw it, or as it was read."""
 
     entry: Scanned
-    digests: bytes
-    """Its content's; empty for what is no file."""
+    digests: bytes | None
+    """Its content's; empty for what is no file. None: all of it is as the base snapshot has it."""
     record: Record | None
     """What the stat cache shall know of it; None for what would not hold still, and for what is no file."""
     as_seen: bool
@@ -97,9 +96,9 @@ class Links:
         self._several = several
         self._first: dict[tuple[int | bytes, ...], bytes] = {}
 
-    def first(self, entry: Scanned, digests: bytes) -> bytes:
+    def first(self, entry: Scanned, digests: bytes | None) -> bytes:
         """The first name of the file of which `entry` is a further one, else nothing; asked in path order."""
-        if entry.kind != FILE or entry.nlink < 2 or names_hash(entry) not in self._several:
+        if digests is None or entry.kind != FILE or entry.nlink < 2 or names_hash(entry) not in self._several:
             return b""
         same = (entry.dev, entry.ino, entry.mode, entry.mtime_ns, entry.size, digests)
         name = self._first.setdefault(same, entry.path)
@@ -127,7 +126,7 @@ class Late:
     """What did not get to the store before the cut, and what the snapshot has in its stead.
 
     Of a checkpoint all is left out, since a part of one is none. What the base has in its place, a file or a whole
-    checkpoint, stays as it was there.
+    checkpoint, stays as it was there. A model that lacks a file is no fact any more.
     """
 
     def __init__(
@@ -135,11 +134,13 @@ class Late:
     ) -> None:
         """`paths` has the late files with their sizes, at least one."""
         self._paths, self._base = paths, base
-        self._groups = Groups(facts)
+        self._groups = Groups(fact for fact in facts if not is_model(fact))
         self._hit = {self._groups.of(path) for path in paths} - {REST}
-        before = base.checkpoints if base else ()
-        self._saved = {fact.path for fact in before} & self._hit
-        stay = (*(f for f in facts if f.path not in self._hit), *(f for f in before if f.path in self._saved))
+        self._before = [fact for fact in base.checkpoints if not is_model(fact)] if base else []
+        self._saved = {fact.path for fact in self._before} & self._hit
+        gone = self._hit | {path.rpartition(b"/")[0] for path in paths}
+        stay = [fact for fact in facts if fact.path not in (gone if is_model(fact) else self._hit)]
+        stay += [fact for fact in self._before if fact.path in self._saved]
         self.facts = tuple(sorted(stay, key=lambda fact: fact.path))
         """The checkpoints of the snapshot."""
         self.files, self.bytes = len(paths), sum(paths.values())
@@ -167,17 +168,17 @@ class Late:
         base = self._base
         if base is None:
             return
-        old = Groups(base.checkpoints)
+        old = Groups(self._before)
         for entry in base.entries:
             group = old.of(entry.path)
             if group in self._saved or (entry.path in self._paths and entry.kind == FILE and group == REST):
-                digests = digests_of(entry, base.blobs)
-                if digests is not None:
-                    yield Kept(_as_scanned(entry), digests, None, as_seen=False)
+                yield as_before(entry)
 
 
-def _as_scanned(entry: Entry) -> Scanned:
-    return Scanned(entry.path, entry.kind, entry.mode, entry.mtime_ns, 0, entry.size, 0, 0, 0, entry.target)
+def as_before(entry: Entry) -> Kept:
+    """An entry that stays as the base snapshot has it."""
+    seen = Scanned(entry.path, entry.kind, entry.mode, entry.mtime_ns, 0, entry.size, 0, 0, 0, entry.target)
+    return Kept(seen, None, None, as_seen=False)
 
 
 def broken(
@@ -194,8 +195,11 @@ def broken(
     """
     vanished = frozenset(found.vanished)
     reasons = {path: "could not be read" for path in chain(seen.unreadable, (skip.path for skip in found.unreadable))}
+    groups = Groups(facts)
     for fact in facts:
         for entry in seen.entries.beneath(fact.path):
+            if groups.of(entry.path) != fact.path or (is_model(fact) and entry.kind != FILE):
+                continue
             why = moved(entry, lstat)
             if why and not (_survives(entry, found, vanished) if why is VANISHED else _only_lost(entry, seen, names)):
                 reasons.setdefault(entry.path, why)
@@ -203,17 +207,27 @@ def broken(
 
 
 def demoted(facts: Sequence[CheckpointFact], reasons: Mapping[bytes, str]) -> tuple[CheckpointFact, ...]:
-    """`facts`, with those that have a broken path at or beneath theirs made torn."""
-    settled = []
-    for fact in facts:
-        beneath = fact.path + b"/" if fact.path else b""
-        bad = [path for path in reasons if path == fact.path or path.startswith(beneath)]
-        if bad and fact.cls != TORN:
-            first = min(bad)
-            name = shown(first[len(beneath) :]) or "it"
-            fact = msgspec.structs.replace(fact, cls=TORN, reason=f"{name} {reasons[first]}")
-        settled.append(fact)
-    return tuple(settled)
+    """`facts`, with the checkpoints that have a broken path in them made torn, and without such models.
+
+    A torn checkpoint is restored under another name; a model directory often has all checkpoints in it.
+    """
+    groups = Groups(facts)
+    bad: dict[bytes, bytes] = {}
+    for path in reasons:
+        group = groups.of(path)
+        bad[group] = min(path, bad.get(group, path))
+    return tuple(
+        _torn(fact, bad[fact.path], reasons) if fact.path in bad else fact
+        for fact in facts
+        if not (fact.path in bad and is_model(fact))
+    )
+
+
+def _torn(fact: CheckpointFact, path: bytes, reasons: Mapping[bytes, str]) -> CheckpointFact:
+    if fact.cls == TORN:
+        return fact
+    name = shown(path[len(fact.path) + 1 :]) or "it"
+    return msgspec.structs.replace(fact, cls=TORN, reason=f"{name} {reasons[path]}")
 
 
 def equal(new: Manifest, base: Manifest) -> bool:

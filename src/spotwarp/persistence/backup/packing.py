@@ -11,7 +11,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import Final
 
@@ -80,7 +80,8 @@ class Uploads:
             self._await_all()
         except BaseException:
             self._failed.set()
-            self._pool.shutdown(wait=not (self._cancelled() or self._cutoff.passed()), cancel_futures=True)
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._await_ends()
             raise
         self._closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -96,6 +97,12 @@ class Uploads:
                     if future.done():
                         raise
                     self.check()
+
+    def _await_ends(self) -> None:
+        """Until no upload is under way, or it is time to leave."""
+        for future in self._futures:
+            while not (future.done() or self._cancelled() or self._cutoff.passed()):
+                wait((future,), timeout=_POLL_SECONDS)
 
     def take(self) -> tuple[PackBuilder, int]:
         """An empty pack and its number in the index, as soon as a buffer is free. Raises the first upload's error."""
@@ -114,10 +121,18 @@ class Uploads:
             self._futures.append(self._pool.submit(self._put, builder, number))
 
     def check(self) -> None:
-        """Raise what ended the uploads, if something did: an upload's error, or `Interrupted`."""
+        """Raise what ended the uploads, if something did: an upload's error, or `Interrupted`.
+
+        What becomes of an upload that was given up at the cut is of no interest.
+        """
         refuse_stopped(self._cancel)
-        if self._failed.is_set():
+        if self._failed.is_set() and not self._closed:
             self._raise()
+
+    @property
+    def limited(self) -> bool:
+        """Whether there is a cut to come."""
+        return self._cutoff.left() is not None
 
     def check_time(self) -> None:
         """As `check`; raises `TimeUp` when the cut has come."""
@@ -188,6 +203,8 @@ class Packer:
         self._chunk_level, self._bundle_level = chunk_level, bundle_level
         self._group, self._bulk = REST, False
         self._pack: tuple[PackBuilder, int] | None = None
+        self._bundled = False
+        """There is a bundle in the pack."""
         self._bundle = bytearray()
         self._inside: list[tuple[bytes, int]] = []
 
@@ -214,6 +231,8 @@ class Packer:
     def chunk(self, fd: int, offset: int, length: int) -> tuple[bytes, int]:
         """Read and take `length` bytes of a big file; gives their digest (or `HOLE`) and how many there were."""
         self._flush_bundle()  # small files are asked for first: they do not wait for the bulk
+        if self._bundled and self._uploads.limited:
+            self._put()  # nor are they late because of it
         # Read straight into the pack: what is neither known nor coded is never copied.
         builder, number = self._room(length)
         with builder.space(length) as space:
@@ -234,8 +253,7 @@ class Packer:
         """Hand over what there is."""
         self._flush_bundle()
         if self._pack is not None and self._pack[0].rows:
-            self._uploads.put(*self._pack)
-            self._pack = None
+            self._put()
 
     def _flush_bundle(self) -> None:
         if not self._bundle:
@@ -244,14 +262,20 @@ class Packer:
         how, coded = codec.encode(self._bundle, level=self._bundle_level)
         builder, number = self._room(memoryview(coded).nbytes)
         self._index.add(number, builder.add(name, how, len(self._bundle), coded), self._inside)
+        self._bundled = True
         self._bundle = bytearray()
         self._inside = []
 
     def _room(self, length: int) -> tuple[PackBuilder, int]:
         """A pack with room for `length` bytes."""
         if self._pack is not None and not self._pack[0].fits(length):
-            self._uploads.put(*self._pack)
-            self._pack = None
+            self._put()
         if self._pack is None:
             self._pack = self._uploads.take()
         return self._pack
+
+    def _put(self) -> None:
+        """Hand over the pack."""
+        if self._pack is not None:
+            self._uploads.put(*self._pack)
+        self._pack, self._bundled = None, False

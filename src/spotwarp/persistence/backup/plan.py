@@ -15,7 +15,7 @@ from typing import Final
 
 from spotwarp.persistence.held import Held, Identity
 from spotwarp.persistence.index import SMALL, Index
-from spotwarp.persistence.manifest import FILE, CheckpointFact
+from spotwarp.persistence.manifest import FILE, CheckpointFact, is_model
 from spotwarp.persistence.scan import Scan, Scanned, names_hash
 from spotwarp.persistence.statcache import Record, StatCache
 from spotwarp.persistence.table import Table
@@ -118,20 +118,31 @@ class Plan:
 
 
 class Groups:
-    """Which checkpoint a path belongs to: the nearest of `facts` at or above it."""
+    """Which checkpoint or model a path belongs to: the nearest of `facts` at or above it.
 
-    def __init__(self, facts: Sequence[CheckpointFact]) -> None:
-        self._of: dict[bytes, bytes] = {REST: REST} | {fact.path: fact.path for fact in facts}
-        self._any = len(self._of) > 1
+    A model has only what lies directly in its directory, which is often a trainer's whole output.
+    """
+
+    def __init__(self, facts: Iterable[CheckpointFact]) -> None:
+        self._of: dict[bytes, bytes] = {REST: REST}
+        self._models: set[bytes] = set()
+        for fact in facts:
+            if is_model(fact):
+                self._models.add(fact.path)
+            else:
+                self._of[fact.path] = fact.path
 
     def of(self, path: bytes) -> bytes:
-        """The checkpoint's path, or `REST`."""
-        if not self._any:
+        """The fact's path, or `REST`."""
+        directory = path.rpartition(b"/")[0]
+        if directory in self._models and path not in self._of:
+            return directory
+        if len(self._of) == 1:
             return REST
         above = path
         while (found := self._of.get(above)) is None:
             above = above.rpartition(b"/")[0]
-        if above != path and above != (directory := path.rpartition(b"/")[0]):
+        if above not in (path, directory):
             self._of[directory] = found
         return found
 

@@ -16,9 +16,8 @@ from pathlib import Path
 
 import msgspec
 
-from spotwarp.persistence.backup.outcome import KEPT, Kept, moved
+from spotwarp.persistence.backup.outcome import KEPT, Kept, as_before, moved
 from spotwarp.persistence.backup.plan import Belief
-from spotwarp.persistence.index import digests_of
 from spotwarp.persistence.manifest import FILE, CheckpointFact, Entry, FileFact, Manifest, Skipped, tabled
 from spotwarp.persistence.scan import Scanned
 from spotwarp.persistence.statcache import StatCache
@@ -91,33 +90,26 @@ class Versions:
                     del found[path]
         return replace(self, of=found)
 
-    def applied(self, kept: Iterable[Kept]) -> Iterator[Kept]:
-        """What the snapshot holds, in path order, given what reading came to."""
+    def applied(self, read: Callable[[], Iterable[Kept]]) -> Iterator[Kept]:
+        """What the snapshot holds, in path order; `read` gives what reading came to, anew each time."""
         if not self.of:
-            yield from kept
+            yield from read()
             return
         have = held(self.base)
-        added = [_again(have[path], self.base) for path, v in self.of.items() if v.take in (Take.BASE, Take.ASIDE)]
-        aside: list[Kept] = []
-        asides = sorted((v.aside, path) for path, v in self.of.items() if v.take is Take.ASIDE)
-        added.sort(key=_path)
-        # A name beside another sorts after it: what is set aside has been read by the time its place has come.
-        for one in merge(self._read(kept, aside), added, key=_path):
-            while asides and asides[0][0] < one.entry.path:
-                yield from _named(aside, asides.pop(0)[0])
-            yield one
-        for name, _ in asides:
-            yield from _named(aside, name)
+        added = [as_before(have[path]) for path, v in self.of.items() if v.take in (Take.BASE, Take.ASIDE)]
+        if any(version.take is Take.ASIDE for version in self.of.values()):
+            added += [self._aside(one) for one in read() if self._take(one) is Take.ASIDE]
+        stay = (one for one in read() if self._take(one) is Take.NEW)
+        yield from merge(stay, sorted(added, key=_path), key=_path)
 
-    def _read(self, kept: Iterable[Kept], aside: list[Kept]) -> Iterator[Kept]:
-        """Without what is to lie under another name, which is put into `aside`."""
-        for one in kept:
-            version = self.of.get(one.entry.path)
-            if version is None or version.take is Take.NEW:
-                yield one
-            elif version.take is Take.ASIDE:
-                entry = msgspec.structs.replace(one.entry, path=version.aside)
-                aside.append(Kept(entry, one.digests, None, as_seen=False))
+    def _take(self, one: Kept) -> Take:
+        version = self.of.get(one.entry.path)
+        return Take.NEW if version is None else version.take
+
+    def _aside(self, one: Kept) -> Kept:
+        """What was read, under the name that says that nobody vouches for it."""
+        entry = msgspec.structs.replace(one.entry, path=self.of[one.entry.path].aside)
+        return Kept(entry, one.digests, None, as_seen=False)
 
     def facts(self) -> tuple[FileFact, ...]:
         """What the manifest says of the files that are in it in a whole version."""
@@ -150,26 +142,13 @@ name is stored as any."""
 
 
 def held(base: Manifest | None) -> dict[bytes, Entry]:
-    """The files of which `base` has a whole version that can be named once more, by path."""
+    """The files of which `base` has a whole version, by path."""
     if base is None:
         return {}
     entries = Cursor(tabled(base.entries))
     found = (entries.find(fact.path) for fact in base.versions)
-    files = (entry for entry in found if entry is not None and entry.kind == FILE)
-    return {entry.path: entry for entry in files if digests_of(entry, base.blobs) is not None}
+    return {entry.path: entry for entry in found if entry is not None and entry.kind == FILE}
 
 
 def _path(one: Kept) -> bytes:
     return one.entry.path
-
-
-def _named(aside: Iterable[Kept], name: bytes) -> Iterator[Kept]:
-    return (one for one in aside if one.entry.path == name)
-
-
-def _again(entry: Entry, base: Manifest | None) -> Kept:
-    """An entry of the base as if it had just been read."""
-    digests = digests_of(entry, base.blobs) if base else None
-    assert digests is not None  # noqa: S101 - a version that is `held`
-    seen = Scanned(entry.path, FILE, entry.mode, entry.mtime_ns, 0, entry.size, 0, 0, 0)
-    return Kept(seen, digests, None, as_seen=False)
