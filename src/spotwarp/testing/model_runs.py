@@ -278,7 +278,8 @@ class Life:
                 self.world.notices -= 1
                 noticed = True
                 self._notice()
-            lineage = (*lineage, f"{self.life}.{k}".encode())
+            # A manifest has its entries in the order of their paths: the place in the line leads.
+            lineage = (*lineage, f"{len(lineage):06}.{self.life}.{k}".encode())
             committed = self._save(base, lineage)
             self.machine.unsaved = False
             self.world.witness.acknowledged(committed.entry)
