@@ -19,7 +19,7 @@ from spotwarp.execution.checkpoints import (
     survey,
     walk,
 )
-from spotwarp.execution.pointers import mend_pointers
+from spotwarp.execution.restoring.pointers import mend_pointers
 from spotwarp.testing.checkpoints import deepspeed_files, huggingface_files, safetensors_file, torch_file, write_files
 
 RESUMABLE, WEIGHTS_ONLY, TORN = CheckpointClass.RESUMABLE, CheckpointClass.WEIGHTS_ONLY, CheckpointClass.TORN

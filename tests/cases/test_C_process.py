@@ -19,8 +19,8 @@ import pytest
 
 import spotwarp
 from spotwarp.clock import SystemClock
-from spotwarp.execution.child import ProcessTree
-from spotwarp.execution.processes import look_all
+from spotwarp.execution.process.child import ProcessTree
+from spotwarp.execution.process.proc import look_all
 from spotwarp.execution.supervisor import ChildExited, Exit, Seal, Started, State, SyncFinished, TreeGone, step
 
 CLOCK = SystemClock()
@@ -32,9 +32,9 @@ AGENT = """
 import fcntl, os, signal, sys, termios
 from pathlib import Path
 from spotwarp.clock import SystemClock
-from spotwarp.execution.child import ProcessTree
-from spotwarp.execution.processes import look_all
-from spotwarp.execution.terminal import OutputPump
+from spotwarp.execution.process.child import ProcessTree
+from spotwarp.execution.process.proc import look_all
+from spotwarp.execution.output.terminal import OutputPump
 
 clock, here = SystemClock(), Path.cwd()
 if "controlling" in sys.argv:

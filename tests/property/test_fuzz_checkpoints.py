@@ -18,7 +18,7 @@ import pytest
 
 from spotwarp.execution.checkpoints import CheckpointClass, Shape, examine_single, find, judge, pickles, walk
 from spotwarp.execution.checkpoints.pickles import LEGACY_MAGIC
-from spotwarp.execution.pointers import mend_pointers
+from spotwarp.execution.restoring.pointers import mend_pointers
 from spotwarp.testing.checkpoints import deepspeed_files, huggingface_files, safetensors_file, torch_file, write_files
 from spotwarp.testing.hostile import JSON_SPECIALS, bounded, mangled
 

@@ -15,7 +15,8 @@ import zstandard
 
 from spotwarp import config
 from spotwarp.errors import CorruptObject, SpotWarpError
-from spotwarp.execution import localstate, lock
+from spotwarp.execution import localstate
+from spotwarp.execution.occupancy import lock
 from spotwarp.persistence import codec, layout, manifest, pack, telemetry
 from spotwarp.persistence.envelope import Kind, seal, unseal
 from spotwarp.persistence.excludes import Excludes

@@ -19,8 +19,8 @@ from spotwarp.errors import ExecutionError, Interrupted, LeaseHeld, SpotWarpErro
 from spotwarp.values import duration
 
 if TYPE_CHECKING:
-    from spotwarp.execution.following import Read
-    from spotwarp.execution.logs import StoredOutput
+    from spotwarp.execution.output.following import Read
+    from spotwarp.execution.output.logs import StoredOutput
     from spotwarp.persistence.runlog.entry import State
 
 ATTACH_LINES = 20
@@ -207,9 +207,10 @@ def logs(
     moment = _moment(since) if since is not None else None
     if follow and as_json:
         raise UsageError("--json is for what is there; it does not follow")
-    from spotwarp.execution import detached, following, outputlog
+    from spotwarp.execution import detached
     from spotwarp.execution.localstate import runtime
-    from spotwarp.execution.logs import StoredOutput, attempt_of, over
+    from spotwarp.execution.output import following, outputlog
+    from spotwarp.execution.output.logs import StoredOutput, attempt_of, over
 
     opened = enter(run_name)
     log = opened.log()
@@ -286,9 +287,10 @@ def _collected(read: Read, at: int, run: str, attempt: int, stored: StoredOutput
 
 def _follow(opened: Context, attempt: int, read: Read, at: int, stored: StoredOutput, *, local: bool) -> None:
     """Print what comes until the attempt is over: from here as it is written, from the repository once a minute."""
-    from spotwarp.execution import detached, following
+    from spotwarp.execution import detached
     from spotwarp.execution.control_socket import ask
-    from spotwarp.execution.logs import over
+    from spotwarp.execution.output import following
+    from spotwarp.execution.output.logs import over
 
     if local:
         waiting = following.Waiting(lambda: ask(opened.workspace, {"verb": "wait"}))

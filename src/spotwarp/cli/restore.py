@@ -45,7 +45,7 @@ def restore(
     Exit codes: 0 restored, 10 no such snapshot, 16 damaged, 17 store unavailable, 21 newer local work, 22 disk.
     """
     require_posix("restoring files")
-    from spotwarp.execution.restore_verb import restore_run
+    from spotwarp.execution.restoring.verb import restore_run
 
     if force and to is not None:
         raise UsageError("--force is for the workspace; --to takes a new or empty directory")

@@ -142,7 +142,7 @@ def run(
 
 def _carried_out(opened: Context, wish: Wish, started: Callable[[], None], *, as_json: bool) -> int:
     from spotwarp.execution.job import run_job
-    from spotwarp.execution.speaker import Speaker
+    from spotwarp.execution.output.speaker import Speaker
 
     speaker = Speaker(render.note)
     try:

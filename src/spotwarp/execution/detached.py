@@ -17,10 +17,10 @@ from typing import Any
 
 from spotwarp.clock import Clock
 from spotwarp.errors import ExecutionError, NotRunning
-from spotwarp.execution import outputlog
 from spotwarp.execution.control_socket import ask
-from spotwarp.execution.following import Read, Tail, Waiting, copied, last_lines
 from spotwarp.execution.localstate import runtime
+from spotwarp.execution.output import outputlog
+from spotwarp.execution.output.following import Read, Tail, Waiting, copied, last_lines
 from spotwarp.system import require_linux
 
 VARIABLE = "SPOTWARP_STARTED_FD"

@@ -21,24 +21,24 @@ from typing import Any
 from spotwarp.clock import Clock, Rng
 from spotwarp.config import Config, load
 from spotwarp.errors import ConfigError, ExecutionError, Interrupted, LocalWork, SpotWarpError, UsageError
-from spotwarp.execution import lock
 from spotwarp.execution.claiming import Claimant, claim, last_claim
 from spotwarp.execution.command import Command, resolve
 from spotwarp.execution.control_socket import ControlSocket
-from spotwarp.execution.leftovers import refuse_leftovers
 from spotwarp.execution.localstate import runtime
-from spotwarp.execution.news import Fact
-from spotwarp.execution.notifier import Notifier
-from spotwarp.execution.occupancy import occupy
+from spotwarp.execution.news.facts import Fact
+from spotwarp.execution.news.notifier import Notifier
+from spotwarp.execution.occupancy import lock
+from spotwarp.execution.occupancy.leftovers import refuse_leftovers
+from spotwarp.execution.occupancy.note import occupy
+from spotwarp.execution.process.starter import refuse_missing
 from spotwarp.execution.redaction import Redactor
 from spotwarp.execution.requests import Requests, told
-from spotwarp.execution.restoring import Restorer, refuse_ended
-from spotwarp.execution.sameness import Compared, compare, shape_here, tell_moved
+from spotwarp.execution.restoring.restorer import Restorer, refuse_ended
+from spotwarp.execution.sameness.compared import Compared, compare, shape_here, tell_moved
 from spotwarp.execution.secrets import refuse_spelled_out, require
-from spotwarp.execution.starter import refuse_missing
-from spotwarp.execution.storing import lacking
 from spotwarp.execution.supervised import Outcome, Supervised
-from spotwarp.execution.sync import Syncer
+from spotwarp.execution.syncing.storing import lacking
+from spotwarp.execution.syncing.syncer import Syncer
 from spotwarp.execution.workspace import Choice, is_empty, origin_of
 from spotwarp.persistence.receipts import seal
 from spotwarp.persistence.repository import Repository

@@ -22,22 +22,22 @@ from spotwarp.config import Config
 from spotwarp.errors import SpotWarpError, WorkspaceFault
 from spotwarp.execution import localstate, supervisor
 from spotwarp.execution.checkpoints import find, judge, newest, walk
-from spotwarp.execution.child import ProcessTree
 from spotwarp.execution.command import Command, environment, serves, with_checkpoint
-from spotwarp.execution.firstupload import screen
 from spotwarp.execution.localstate import NOTICE_FILE, runtime
-from spotwarp.execution.news import PLENTY_S, ending
+from spotwarp.execution.news.facts import PLENTY_S, ending
+from spotwarp.execution.news.notifier import Notifier
 from spotwarp.execution.notice import NoticeFile, Notices, choose, detect
-from spotwarp.execution.notifier import Notifier
-from spotwarp.execution.outputlog import Recent, log_path
+from spotwarp.execution.output.outputlog import Recent, log_path
+from spotwarp.execution.output.terminal import OutputPump, nowhere
+from spotwarp.execution.process.child import ProcessTree
 from spotwarp.execution.redaction import Redactor
-from spotwarp.execution.storing import Facts, Storing, lacking
-from spotwarp.execution.sync import Syncer
-from spotwarp.execution.terminal import OutputPump, nowhere
-from spotwarp.execution.unstored import Unstored
-from spotwarp.execution.unstored import find as find_unstored
-from spotwarp.execution.versions import End
-from spotwarp.execution.watch import CheckpointWatch
+from spotwarp.execution.syncing.firstupload import screen
+from spotwarp.execution.syncing.storing import Facts, Storing, lacking
+from spotwarp.execution.syncing.syncer import Syncer
+from spotwarp.execution.syncing.unstored import Unstored
+from spotwarp.execution.syncing.unstored import find as find_unstored
+from spotwarp.execution.syncing.versions import End
+from spotwarp.execution.syncing.watch import CheckpointWatch
 from spotwarp.persistence.receipts import complete, seal
 from spotwarp.persistence.repository import Repository
 from spotwarp.persistence.runlog.entry import Phase, PhaseName

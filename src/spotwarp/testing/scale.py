@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from spotwarp.clock import SystemClock
-from spotwarp.execution.judging import judge_all
+from spotwarp.execution.syncing.judging import judge_all
 from spotwarp.persistence.backup import BackupOptions
 from spotwarp.persistence.install import install
 from spotwarp.persistence.restore import FetchOptions, fetch

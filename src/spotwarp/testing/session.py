@@ -14,8 +14,10 @@ from pathlib import Path
 
 from spotwarp.cli import context, render
 from spotwarp.cli.app import main
-from spotwarp.execution import claiming, lock, sync
-from spotwarp.execution.versions import End
+from spotwarp.execution import claiming
+from spotwarp.execution.occupancy import lock
+from spotwarp.execution.syncing import syncer as syncing
+from spotwarp.execution.syncing.versions import End
 from spotwarp.persistence import prune, receipts
 from spotwarp.persistence.backup import BackupOptions, backup
 from spotwarp.persistence.runlog import lease
@@ -83,7 +85,7 @@ def session(
     os.chdir(workspace)
     calls = crash.at_store_call(at, after=after, death=crash.die if kill is None else partial(crash.kill, kill))
     options = BackupOptions(workers=1, pack_size=1 << 20)
-    vars(sync)["backup"] = partial(backup, options=options)
+    vars(syncing)["backup"] = partial(backup, options=options)
     opened = context.enter()
     log, root = opened.log(), Path(workspace)
     with lock.hold(root, what="sync", since=""), Path(told).open("ab", buffering=0) as book:
@@ -97,7 +99,7 @@ def session(
         )  # fmt: skip
         heart.holding = lease.Holding(claimed.generation, log.life)
         opened.repository.enlist(log.run)
-        syncer = sync.Syncer(
+        syncer = syncing.Syncer(
             root, opened.config, opened.repository, log, claimed.generation,
             clock=opened.clock, rng=opened.rng, say=render.note,
         )  # fmt: skip

@@ -57,7 +57,7 @@ def torn_check() -> None:
 
     _patch("spotwarp.execution.checkpoints", "judge", credulous)
     _patch(
-        "spotwarp.execution.judging",
+        "spotwarp.execution.syncing.judging",
         "judge_all",
         lambda judge_all: lambda root, entries, **_: judge_all(root, entries, settle_s=0),
     )
@@ -77,7 +77,7 @@ def read_back() -> None:
 def set_aside() -> None:
     """Torn checkpoints keep their names, in restores and on the disk."""
     _patch("spotwarp.persistence.entries", "renamed_for_torn", lambda _: lambda manifest, *_, **__: manifest)
-    _patch("spotwarp.execution.judging", "blocking", lambda _: lambda root: [])
+    _patch("spotwarp.execution.syncing.judging", "blocking", lambda _: lambda root: [])
 
 
 def claim_wait() -> None:

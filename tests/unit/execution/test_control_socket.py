@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from spotwarp.errors import AlreadyRunning, ExecutionError, Interrupted
-from spotwarp.execution import control_socket, lock
+from spotwarp.execution import control_socket
 from spotwarp.execution.control_socket import ControlSocket, ask
+from spotwarp.execution.occupancy import lock
 from spotwarp.execution.requests import Requests, told
 
 

@@ -10,7 +10,7 @@ import pytest
 from spotwarp.errors import StoreUnavailable
 from spotwarp.execution.doctor import verdict
 from spotwarp.execution.doctor.verdict import Load
-from spotwarp.execution.hardware import Gpus
+from spotwarp.execution.sameness.hardware import Gpus
 from spotwarp.persistence.store.keylife import KeyLife, key_life
 from spotwarp.persistence.store.probe import ProbeResult
 from spotwarp.persistence.store.rate import SAMPLE_BYTES, Rates, measure

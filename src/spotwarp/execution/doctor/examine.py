@@ -20,13 +20,13 @@ from spotwarp.execution.checkpoints import find, judge, newest, walk
 from spotwarp.execution.control_socket import ask
 from spotwarp.execution.doctor import verdict
 from spotwarp.execution.doctor.verdict import Line, Load
-from spotwarp.execution.hardware import gpus
+from spotwarp.execution.news.notifier import targets
 from spotwarp.execution.notice import choose, detect
-from spotwarp.execution.notifier import targets
 from spotwarp.execution.parts import glance
+from spotwarp.execution.sameness.hardware import gpus
 from spotwarp.execution.secrets import absent
-from spotwarp.execution.storing import newest_fact
 from spotwarp.execution.supervisor import Policy
+from spotwarp.execution.syncing.storing import newest_fact
 from spotwarp.execution.workspace import is_empty, origin_of
 from spotwarp.persistence.manifest import FILE
 from spotwarp.persistence.repository import Repository, open_repository

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from spotwarp.execution.hardware import Gpus
+from spotwarp.execution.sameness.hardware import Gpus
 from spotwarp.model import human_bytes, human_seconds
 from spotwarp.persistence.store.keylife import KeyLife
 from spotwarp.persistence.store.probe import ProbeResult

@@ -20,7 +20,7 @@ from spotwarp.clock import Clock
 from spotwarp.errors import NoticeFault
 from spotwarp.execution.notice.deadline import Left, given, read_json, short
 from spotwarp.execution.notice.source import Announced, Seen, Source
-from spotwarp.execution.starter import shell
+from spotwarp.execution.process.starter import shell
 
 NOTICE_CODE = 75
 LISTEN_S = 1.0

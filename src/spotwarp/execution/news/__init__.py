@@ -1,0 +1,1 @@
+"""Somebody who is not watching is told: when, what, and by whom it is delivered."""

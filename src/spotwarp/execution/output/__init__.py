@@ -1,0 +1,1 @@
+"""The command's output: through to the user, kept on the disk, read again from wherever it is."""

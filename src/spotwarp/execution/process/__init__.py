@@ -1,0 +1,1 @@
+"""Processes: the training command's tree, and SpotWarp's own short programs."""

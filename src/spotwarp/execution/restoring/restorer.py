@@ -1,0 +1,323 @@
+"""A snapshot put in place in a workspace, so that a death at any moment leaves either the old state or a job to finish.
+
+`.spotwarp/restoring` stands from before the first fetched byte to after the last rename. Whoever finds it finishes or
+undoes the job before anything else; no trainer is started while it is there (I2).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from spotwarp.clock import Clock
+from spotwarp.config import Config
+from spotwarp.errors import CorruptObject, RunEnded, SnapshotMissing, WorkspaceFault
+from spotwarp.execution import localstate
+from spotwarp.execution.localstate import Origin, Restoring, runtime
+from spotwarp.execution.restoring.mending import Place, mend
+from spotwarp.execution.restoring.pointers import mend_pointers
+from spotwarp.execution.secrets import withheld
+from spotwarp.execution.syncing.judging import blocking
+from spotwarp.execution.workspace import (
+    Choice,
+    Difference,
+    compare,
+    decide,
+    is_empty,
+    manifest_at,
+    origin_of,
+    same_boot,
+)
+from spotwarp.model import human_bytes, human_seconds
+from spotwarp.persistence import fork
+from spotwarp.persistence import staging as stage
+from spotwarp.persistence.entries import older_versions, shown, torn_name
+from spotwarp.persistence.index import digests_of
+from spotwarp.persistence.install import install, set_aside
+from spotwarp.persistence.manifest import FILE, Manifest, tabled
+from spotwarp.persistence.repository import Repository, retained_snapshots
+from spotwarp.persistence.restore import FetchProgress, FetchReport, fetch
+from spotwarp.persistence.runlog.entry import Snapshot
+from spotwarp.persistence.runlog.log import Head, RunLog
+from spotwarp.persistence.scan import scan
+from spotwarp.persistence.statcache import Record, StatCache
+from spotwarp.persistence.table import Cursor, TableBuilder
+
+Say = Callable[[str], None]
+_BIG = 256 << 20
+
+
+class Restorer:
+    """Restores one run into one workspace whose lock is held."""
+
+    def __init__(
+        self,
+        workspace: Path,
+        config: Config,
+        repository: Repository,
+        log: RunLog,
+        *,
+        clock: Clock,
+        say: Say,
+        cancel: threading.Event | None = None,
+    ) -> None:
+        self._root = workspace
+        self._config = config
+        self._repository = repository
+        self._log = log
+        self._clock = clock
+        self._say = say
+        self._cancel = cancel
+        self._own = runtime(workspace)
+        self._begun = False
+        """The parent's snapshot is here; only a run that was forked has one."""
+
+    # ---- starting up -----------------------------------------------------------------------------------------------
+
+    def recover(self) -> None:
+        """Finish the restore that an earlier life left half done, if there is one."""
+        marker = self._own / localstate.RESTORING
+        staging = self._own / localstate.STAGING
+        if not marker.exists():
+            return
+        left = localstate.load(marker, Restoring)
+        if left is None or left.step == "fetching" or (stage.ready(staging) is None and not staging.exists()):
+            # Nothing was put in place yet (or all of it): the next comparison decides; the fetched part is used again.
+            localstate.remove(marker)
+            return
+        self._say(f"finishing the restore of snapshot {left.snapshot} that was interrupted")
+        self._place(left, [p.encode("latin-1") for p in left.clear])
+
+    def bring_up(self, choice: Choice) -> bool:
+        """Bring the workspace to the run's state where it is behind; True when something was restored.
+
+        The newest snapshot with a resumable checkpoint, else the newest. One that is damaged is passed over, loudly.
+        Raises `LocalWork` when the user must choose, `CorruptObject` when no snapshot is whole.
+        """
+        head = self._log.head()
+        if not head.state.snapshot:
+            return self._begin(head, choice)
+        origin = origin_of(self._root, self._repository, self._log)
+        if origin == head.state.snapshot and not is_empty(self._root) and same_boot(self._root):
+            return False
+        problem: CorruptObject | None = None
+        for snapshot in self._candidates(head):
+            try:
+                return self._bring_to(snapshot, head, choice, fresh=origin is None, origin=origin)
+            except CorruptObject as damage:
+                self._say(f"snapshot {snapshot.n} is damaged: {damage.message}")
+                problem = damage
+                with contextlib.suppress(WorkspaceFault):
+                    localstate.distrust(
+                        self._root,
+                        self._repository.identity.id,
+                        self._log.run,
+                        snapshots=[snapshot.n, head.state.snapshot],
+                    )
+        raise CorruptObject(
+            f"no snapshot of run {self._log.run!r} can be restored; the last problem: {problem}",
+            hint="`spotwarp check` lists the damage. Nothing here was changed.",
+        )
+
+    def _begin(self, head: Head, choice: Choice) -> bool:
+        """A run that has nothing of its own yet begins from the snapshot that it was forked from, if it was."""
+        parent = fork.origin(self._repository, head.state)
+        if parent is None or self._begun:
+            return False
+        run, snapshot = parent
+        difference = self.compare(snapshot, fresh=True, origin=None, run=run)
+        clear = decide(difference, choice, where=f"snapshot {snapshot.n} of run {run!r}", fresh=True)
+        self._begun = True
+        if clear is None or not (difference.fetch or clear):
+            return False
+        self.put_in_place(snapshot, difference, clear, position=0)
+        return True
+
+    def _candidates(self, head: Head) -> list[Snapshot]:
+        newest_first = retained_snapshots(self._log, head.state)[::-1]
+        resumable = [s for s in newest_first if s.cls == "resumable"]
+        if not newest_first:
+            raise SnapshotMissing(
+                f"run {self._log.run!r} names no readable snapshot", hint="`spotwarp check` says why."
+            )
+        return resumable or newest_first
+
+    def _bring_to(self, snapshot: Snapshot, head: Head, choice: Choice, *, fresh: bool, origin: int | None) -> bool:
+        difference = self.compare(snapshot, fresh=fresh, origin=origin)
+        clear = decide(difference, choice, where=f"snapshot {snapshot.n}", fresh=fresh)
+        if clear is None:
+            self._say("keeping what is here, as asked; the run goes on from it")
+            self._save_origin(head.state.snapshot)
+            return False
+        if not difference.fetch and not clear:
+            self._save_origin(head.state.snapshot)
+            return False
+        self.put_in_place(snapshot, difference, clear, position=head.state.snapshot)
+        return True
+
+    def compare(self, snapshot: Snapshot, *, fresh: bool, origin: int | None, run: str | None = None) -> Difference:
+        """What separates this workspace, which stems from `origin`, from `snapshot` (of another `run`, if named)."""
+        manifest = self._repository.manifest(run or self._log.run, snapshot)
+        cache = StatCache() if fresh else StatCache.load(self._own / localstate.STATCACHE, self._root)
+        return compare(
+            self._root,
+            manifest,
+            snapshot.n,
+            origin=manifest_at(self._repository, self._log, origin) if origin else None,
+            fresh=fresh,
+            cache=cache,
+            exclude=self._config.exclude,
+        )
+
+    def clear_the_way(self) -> list[str]:
+        """Set torn checkpoints on this disk aside under a visible name, so that no trainer resumes from one (I5).
+
+        A single file that is torn gets its last whole version back.
+        """
+        renamed = []
+        for one in blocking(self._root):
+            number = self._log.head().state.snapshot
+            new = torn_name(one.path, number)
+            path, target = self._path(one.path), self._path(new)
+            again = 2
+            while target.exists():
+                target = self._path(new + b"-%d" % again)
+                again += 1
+            path.rename(target)
+            renamed.append(shown(one.path))
+            self._say(f"set aside {shown(one.path)} as {target.name}: {one.reason}")
+        number = origin_of(self._root, self._repository, self._log) or 0
+        renamed += mend_pointers(self._root, number, self._say)
+        place = Place(self._root, self._config.exclude, self._repository.store)
+        base = manifest_at(self._repository, self._log, number) if number else None
+        return renamed + mend(place, base, number, settle_s=self._config.settle_s, clock=self._clock, say=self._say)
+
+    def _path(self, path: bytes) -> Path:
+        return self._root / path.decode("utf-8", "surrogateescape")
+
+    # ---- putting in place ------------------------------------------------------------------------------------------
+
+    def put_in_place(
+        self, snapshot: Snapshot, difference: Difference, clear: Iterable[bytes], *, position: int
+    ) -> FetchReport:
+        """Fetch what differs, verify it, set `clear` aside, move everything into place."""
+        size = sum(e.size for e in difference.fetch)
+        self._say(f"restoring snapshot {snapshot.n} ({len(difference.fetch)} entries, {human_bytes(size)})")
+        marker = Restoring(self._log.run, self._repository.identity.id, position, "fetching")
+        self._mark(marker)
+        report = fetch(
+            store=self._repository.store,
+            manifest=difference.manifest,
+            wanted=difference.fetch,
+            staging=self._own / localstate.STAGING,
+            clock=self._clock,
+            progress=progress_said(self._say, self._clock, size),
+            cancel=self._cancel,
+        )
+        paths = sorted(set(clear))
+        text = tuple(p.decode("latin-1") for p in paths)
+        marker = Restoring(marker.run, marker.repository, position, "clearing", text)
+        self._mark(marker)
+        self._place(marker, paths)
+        self._seed(difference.manifest)
+        if lacking := withheld(difference.manifest.skipped, self._root, self._config.secrets):
+            self._say(lacking)
+        for fact in difference.manifest.checkpoints:
+            if fact.cls == "torn":
+                self._say(f"{shown(fact.path)}: it was not whole when it was stored ({fact.reason})")
+        for words in older_versions(difference.manifest.versions):
+            self._say(words)
+        if report.copies:
+            self._say(copies_said(report.copies))
+        rate = human_bytes(report.bytes / max(report.duration_s, 1e-3))
+        self._say(f"restored snapshot {snapshot.n} in {human_seconds(report.duration_s)} ({rate}/s)")
+        return report
+
+    def _place(self, marker: Restoring, clear: Sequence[bytes]) -> None:
+        """The steps after the fetch; each is safe to repeat, and none is repeated after a later one has begun."""
+        aside = self._own / localstate.SET_ASIDE / f"snapshot-{marker.snapshot}"
+        if marker.step == "clearing":
+            moved = set_aside(self._root, [path for path in clear if not path.endswith(b"/")], aside)
+            if moved:
+                self._say(f"set {len(moved)} path(s) aside in {aside}")
+            for path in sorted((path for path in clear if path.endswith(b"/")), reverse=True):
+                with contextlib.suppress(OSError):  # not empty, or gone
+                    os.rmdir(os.path.join(os.fsencode(self._root), path))  # noqa: PTH106, PTH118 - bytes
+            self._mark(Restoring(marker.run, marker.repository, marker.snapshot, "installing"))
+        install(self._own / localstate.STAGING, self._root, aside=aside)
+        if marker.snapshot:  # 0: a few paths only, which decide nothing about the rest
+            origin = Origin(marker.repository, marker.run, marker.snapshot, boot=localstate.boot_id())
+            localstate.save(self._own / localstate.STATE, origin)
+        localstate.remove(self._own / localstate.RESTORING)
+
+    def _mark(self, marker: Restoring) -> None:
+        localstate.save(self._own / localstate.RESTORING, marker)
+
+    def _save_origin(self, position: int) -> None:
+        origin = Origin(self._repository.identity.id, self._log.run, position, boot=localstate.boot_id())
+        localstate.save(self._own / localstate.STATE, origin)
+
+    def _seed(self, manifest: Manifest) -> None:
+        """Let the stat cache know what was just restored, so that the first scan does not read it all again."""
+        seed_cache(self._root, manifest, self._config.exclude).save(self._own / localstate.STATCACHE, self._root)
+
+
+def seed_cache(root: Path, manifest: Manifest, exclude: Sequence[str]) -> StatCache:
+    """A stat cache of files that stand exactly as the manifest has them. Nothing may write in `root` meanwhile."""
+    from spotwarp.persistence.excludes import Excludes
+
+    entries = Cursor(tabled(manifest.entries))
+    records = TableBuilder(Record)
+    for found in scan(root, Excludes(exclude)).entries:
+        entry = entries.find(found.path)
+        if entry is None or (entry.kind, found.kind) != (FILE, FILE):
+            continue
+        if (found.size, found.mtime_ns) != (entry.size, entry.mtime_ns):
+            continue
+        digests = digests_of(entry, manifest.blobs)
+        if digests is not None:
+            # Verified and written by us with nobody else about: trusted from its own time stamps on.
+            settled = max(found.ctime_ns, found.mtime_ns) + 3_000_000_000
+            stamps = found.mtime_ns, found.ctime_ns, found.ino, found.dev
+            records.add(Record(found.path, found.size, *stamps, settled, digests))
+    return StatCache(records.table())
+
+
+def copies_said(count: int) -> str:
+    """That hard links did not come back as such."""
+    return f"{count} hard link(s) came back as files of their own: the content is right, the link is lost"
+
+
+def progress_said(say: Say, clock: Clock, total: int) -> Callable[[FetchProgress], None] | None:
+    """Progress in words every few seconds, for what takes long enough to wonder."""
+    if total < _BIG:
+        return None
+    started = clock.monotonic()
+    last = [started]
+
+    def tell(progress: FetchProgress) -> None:
+        now = clock.monotonic()
+        if now - last[0] < 5.0 or not progress.done:
+            return
+        last[0] = now
+        rate = progress.done / (now - started)
+        left = (progress.total - progress.done) / rate
+        say(
+            f"{human_bytes(progress.done)} of {human_bytes(progress.total)} "
+            f"({100 * progress.done // max(1, progress.total)} %), {human_bytes(rate)}/s, {human_seconds(left)} left"
+        )
+
+    return tell
+
+
+def refuse_ended(head: Head, run: str) -> None:
+    """Raise `RunEnded` for a run that nothing can be added to."""
+    if head.state.terminal:
+        raise RunEnded(
+            f"run {run!r} is {head.state.terminal}; there is nothing left to train in it",
+            hint="`spotwarp restore` gives its result; `spotwarp run --extend --command '…'` trains on from it in "
+            "a run of its own, `spotwarp run --run NAME` begins anew.",
+        )

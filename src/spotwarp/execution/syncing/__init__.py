@@ -1,0 +1,1 @@
+"""A workspace is stored, again and again: when, what of it is whole, how it went, what is still missing."""
