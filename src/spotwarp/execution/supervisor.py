@@ -3,7 +3,7 @@
 Owns the policy of a run's end: who is told, how long it may save, when the final sync starts, what is sealed and which
 exit code says so (I6, I10). Pure: no I/O, no clock, no threads; the time is in the events, in monotonic seconds.
 Must never order a final sync while the process tree may live, a seal without a final sync that succeeded, or two syncs
-at once. The doer (`job`) carries out actions in order and reports back with events.
+at once. The doer (`supervised`) carries out actions in order and reports back with events.
 """
 
 from __future__ import annotations

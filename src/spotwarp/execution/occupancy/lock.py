@@ -2,7 +2,7 @@
 
 It keeps two SpotWarps on one machine out of one workspace, by a file lock or, where the file system has none, by a
 socket's name. It never decides who has the *run*, nor, on a volume that machines share, who has the directory: both are
-the bucket's (`occupancy`).
+the bucket's (`note`, beside).
 """
 
 from __future__ import annotations
