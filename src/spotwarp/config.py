@@ -18,6 +18,8 @@ from spotwarp.errors import ConfigError
 
 DIRECTORY: Final = ".spotwarp"
 FILE: Final = "config.yaml"
+_UNSAID: Final = ("notify", "notice_url", "notice_command")
+"""What may hold a secret though it should not."""
 _COMMANDS_OWN: Final = "SPOTWARP_NOTICE_FILE"
 """Tells a command of ours where it will find its notice; a SpotWarp started by that command must not watch that."""
 
@@ -288,7 +290,7 @@ def load(workspace: Path | None, *, env: Mapping[str, str], overrides: Mapping[s
         try:
             parsed[_FIELDS.get(option.name, option.name)] = option.parse(value)
         except ValueError as error:
-            shown = "its value" if option.name == "notify" else repr(value)  # an address can be a secret
+            shown = "its value" if option.name in _UNSAID else repr(value)
             raise ConfigError(f"{option.name}: {shown} {error} ({source})", hint=_first_line(option)) from error
     return Config(**parsed)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import pytest
@@ -27,7 +28,7 @@ def test_A09_one_unreadable_file_among_a_hundred(rent: Rent) -> None:
             ws.file(f"f{number:02}", str(number))
         ws.file("locked.bin", "nobody reads this").chmod(0)
         command = "until test -e go; do sleep 0.05; done"
-        program = ws.start("run", "--command", command, under=POWERLESS)
+        program = ws.start("run", "--json", "--command", command, under=POWERLESS)
         program.until(lambda: ws.snapshots(), "a snapshot")
         program.until(lambda: ws.facts("status", code=None)["lacking"], "the word of it in status")
         live = ws("status", code=1)
@@ -36,6 +37,8 @@ def test_A09_one_unreadable_file_among_a_hundred(rent: Rent) -> None:
         ws.file("go", "")
         done = program.end(125)  # the command ended with 0, but not everything is stored
         assert "locked.bin" in done.err
+        said = json.loads(done.err.splitlines()[-1])
+        assert (said["sealed"], said["stored"]) == ("stopped", False)  # as in the log
         after = ws("status", code=1)
         assert b"locked.bin" in after.out.splitlines()[0]
         facts = ws.facts("status", code=1)
@@ -52,6 +55,13 @@ def test_A09_one_unreadable_file_among_a_hundred(rent: Rent) -> None:
         (ws.path / "locked.bin").chmod(0o600)
         ws("run", "--command", "true")
         assert ws.facts("status")["lacking"] == ""
+
+
+def test_A09_stop_does_not_call_it_stored(ws: Machine) -> None:
+    ws.file("locked.bin", "nobody reads this").chmod(0)
+    command = "trap 'exit 0' INT; while :; do sleep 0.05; done"
+    ws("run", "--detach", "--command", command, under=POWERLESS)
+    assert "locked.bin" in ws("stop", code=125).err
 
 
 def test_A09_a_single_sync_says_so_too(ws: Machine) -> None:

@@ -60,7 +60,9 @@ def test_no_value_is_stored_or_said(rent: Rent, bucket: Path) -> None:
         assert VALUE.encode() not in place
     assert b"output-0001.log" in everything(bucket)  # the search can find what is there
     spelled = machine("run", "--command", f"train --token {VALUE}", code=2)
+    resumed = machine("run", "--command", "train", "--resume-args", f"--token {VALUE}", code=2)
     assert "secrets" in spelled.err
+    assert "secrets" in resumed.err
     assert VALUE not in spelled.err
 
 

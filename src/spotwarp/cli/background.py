@@ -148,9 +148,8 @@ def stop(
         render.note(str(outcome["reason"]))
     else:
         render.note(str(outcome["error"]))
-    done = bool(outcome.get("sealed")) or outcome.get("exit_code") == Interrupted.exit_code
-    done = done or outcome.get("code") == Interrupted.__name__
-    return 0 if done else int(outcome.get("exit_code") or ExecutionError.exit_code)
+    stopped = outcome.get("exit_code") == Interrupted.exit_code or outcome.get("code") == Interrupted.__name__
+    return 0 if stopped or outcome.get("stored") else ExecutionError.exit_code
 
 
 def _nothing_to_stop(opened: Context, *, as_json: bool) -> int:

@@ -85,7 +85,7 @@ def run_job(
     Must be called from the main thread (signals).
     """
     redactor = Redactor(require(config.secrets, os.environ))
-    refuse_spelled_out(wish.command, redactor)
+    refuse_spelled_out((*wish.command, wish.resume_args or ""), redactor)
 
     def tell(line: str) -> None:
         say(redactor.text(line))
@@ -192,7 +192,7 @@ class _Job:
             if stopped.number != signal.SIGTERM:
                 raise
             self._say(stopped.message)
-            return Outcome(75 if self._only_stored else 125, stopped.message, None)
+            return Outcome(75 if self._only_stored else 125, stopped.message, None, stored=self._only_stored)
         except SpotWarpError as error:
             if self._ask is None and not isinstance(error, (UsageError, Interrupted)):  # nobody is looking
                 self._notifier.send("failed", f"{self._log.run} did not start: {error.message}", error=error.code)
@@ -262,7 +262,7 @@ class _Job:
         words = f"run {self._log.run!r} is complete already; nothing was started"
         more = "more training: `spotwarp run --extend --command '…'`; another run: `--run NAME`"
         self._say(f"{words} (`spotwarp restore` gives its result; {more})")
-        return Outcome(0, words, head.state.snapshot, "complete", head.state.generation)
+        return Outcome(0, words, head.state.snapshot, "complete", head.state.generation, stored=True)
 
     def _command(self) -> Command:
         head = self._log.head()

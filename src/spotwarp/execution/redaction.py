@@ -18,7 +18,9 @@ class Redactor:
     """Knows the values. May be shared by threads; holds them in memory only."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
-        kept = {v.encode("utf-8", "surrogateescape") for v in values if len(v) >= SHORTEST}
+        # A file's last newline is in many a variable, and in no program's words.
+        bare = {value.strip() for value in values}
+        kept = {v.encode("utf-8", "surrogateescape") for v in bare if len(v) >= SHORTEST}
         self._values = sorted(kept, key=len, reverse=True)  # the longest first: one may hold another
         self._pattern = re.compile(b"|".join(re.escape(v) for v in self._values)) if kept else None
 

@@ -64,6 +64,8 @@ class Outcome:
     error: str = ""
     unstored: tuple[str, ...] = ()
     """Files that are only here, the largest first."""
+    stored: bool = False
+    """Everything is in the last snapshot, which was read back; `code` alone does not tell, it may be the command's."""
 
     def facts(self) -> dict[str, Any]:
         """For `--json`."""
@@ -74,6 +76,7 @@ class Outcome:
             "sealed": self.sealed,
             "generation": self.generation,
             "error": self.error,
+            "stored": self.stored,
             "unstored": list(self.unstored),
         }
 
@@ -131,7 +134,7 @@ class Supervised:
         self._phase = "bootstrapping"
         self._exit: supervisor.Exit | None = None
         self._sealed = ""
-        self._succeeded = self._killed = False
+        self._stored = self._succeeded = self._killed = False
 
     # ---- what others ask and tell ----------------------------------------------------------------------------------
 
@@ -372,25 +375,25 @@ class Supervised:
 
     def _seal(self, action: supervisor.Seal) -> None:
         """The generation's last entry, on the receipt of the final snapshot."""
-        verified = self._storing.verified
+        verified, lacking = self._storing.verified, self._storing.lacking
+        kind = "stopped" if lacking and action.kind == "complete" else action.kind
         try:
             if verified is None:
                 raise WorkspaceFault("no final snapshot was read back")
-            lacking = self._storing.lacking
-            if action.kind == "complete" and not lacking:
+            if kind == "complete":
                 complete(self._log, verified, exit_code=action.exit_code or 0, budget_s=self._seal_budget())
             else:
                 seal(
                     self._log,
                     verified,
-                    phase="preempted" if action.kind == "preempted" else "stopped",
+                    phase=kind,
                     exit_code=action.exit_code,
                     reason=lacking,
                     budget_s=self._seal_budget(),
                 )
                 if lacking:
                     self._exit = supervisor.Exit(125, f"not everything is stored: {lacking}")
-            self._sealed = action.kind
+            self._sealed, self._stored = kind, not lacking
         except SpotWarpError as error:
             self._storing.error = error.message
             self._exit = supervisor.Exit(125, f"everything is stored, but the run could not be sealed: {error.message}")
@@ -410,7 +413,7 @@ class Supervised:
         words += f"; {left}" if left.count else ""
         self._say(words)
         self._tell_end(words, last)
-        return Outcome(self._exit.code, reason, last, self._sealed, self._generation, error, left.paths)
+        return Outcome(self._exit.code, reason, last, self._sealed, self._generation, error, left.paths, self._stored)
 
     def _tell_end(self, words: str, last: int | None) -> None:
         """The end as news, once all is stored that will be."""
@@ -420,6 +423,5 @@ class Supervised:
             self._notifier.hurry(deadline)
         event = ending(self._exit.code, self._sealed, preempted=deadline is not None)
         if event is not None:
-            stored = bool(self._sealed) and self._exit.code != 125
             text = f"{self._log.run} {event}: {words}"
-            self._notifier.send(event, text, exit_code=self._exit.code, snapshot=last, stored=stored)
+            self._notifier.send(event, text, exit_code=self._exit.code, snapshot=last, stored=self._stored)

@@ -23,6 +23,10 @@ def test_values_are_masked_and_nothing_else() -> None:
     assert redactor.text("caf\udce9 hf_secre") == "caf\udce9 hf_secre"
 
 
+def test_a_files_last_newline_is_not_waited_for() -> None:
+    assert Redactor(["hf_secret\n"]).text("token: hf_secret, ok") == f"token: {MASK}, ok"
+
+
 def test_short_values_are_left_alone() -> None:
     assert Redactor(["1", "12345"]).text("1 12345") == "1 12345"
 

@@ -12,8 +12,8 @@ import pytest
 
 from spotwarp.clock import SystemClock
 from spotwarp.errors import StoreDenied
-from spotwarp.execution.judging import judge_all
-from spotwarp.execution.versions import End, Moment, WholeVersions
+from spotwarp.execution.syncing.judging import judge_all
+from spotwarp.execution.syncing.versions import End, Moment, WholeVersions
 from spotwarp.persistence.backup import BackupOptions, Cutoff
 from spotwarp.persistence.backup.versions import Versions
 from spotwarp.persistence.entries import checked, renamed_for_torn

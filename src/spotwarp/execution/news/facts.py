@@ -49,4 +49,5 @@ def ending(code: int, sealed: str, *, preempted: bool) -> Event | None:
         return "done"
     if sealed == "preempted" or (preempted and not sealed):
         return "preempted"
-    return None if sealed == "stopped" and code == 130 else "failed"
+    quiet = sealed == "stopped" and code in (0, 130)  # 0: a service that was quit
+    return None if quiet else "failed"

@@ -23,6 +23,7 @@ TRY_S = 10.0
 PAUSES_S = (1.0, 4.0)
 WAITING = 100
 LAST_WORDS_S = 10.0
+LAST_BLOW_S = 0.5
 
 _Document = dict[str, Fact]
 
@@ -137,6 +138,8 @@ class _Receiver:
             self._waiting.put(None)
             self._thread.join(budget_s)
             self._closing.set()
+            if self._target.command:  # it is ended, not left behind
+                self._thread.join(LAST_BLOW_S)
 
     def _run(self) -> None:
         while (document := self._waiting.get()) is not None:
@@ -154,8 +157,9 @@ class _Receiver:
     def _once(self, document: _Document) -> tuple[str, bool]:
         body = json.dumps(document).encode()
         if self._target.url:
-            return webhook.post(self._target.url, body, timeout_s=TRY_S)
-        ran = run_briefly(self._target.command, env={**self._env, **environment(document)}, data=body, timeout_s=TRY_S)
+            return webhook.post(self._target.url, body, timeout_s=TRY_S, clock=self._clock)
+        env = {**self._env, **environment(document)}
+        ran = run_briefly(self._target.command, env=env, data=body, timeout_s=TRY_S, heard=False, enough=self._closing)
         if ran.code == 0:
             return "", False
         return ran.reason or f"it exited with {ran.code}", ran.code is not None

@@ -47,7 +47,8 @@ class Azure(Source):
     period_s = 1.0
 
     def __init__(self, base: str, clock: Clock) -> None:
-        self._endpoint, self._clock = Endpoint(base or BASE, clock), clock
+        self._base, self._clock = base or BASE, clock
+        self._endpoint = Endpoint(self._base, clock)
         self._machine = ""
         self._awake = False
         self._ends: tuple[Event, ...] = ()
@@ -87,12 +88,12 @@ class Azure(Source):
         ours = [one for one in self._ends if one.alone]
         if not ours:
             return ""
-        self._endpoint.again()
+        endpoint = Endpoint(self._base, self._clock)  # the watcher's own may still be at work, and has been aborted
         body = json.dumps({"StartRequests": [{"EventId": one.id} for one in ours]}).encode()
         headers = {**_OURS, "Content-Type": "application/json"}
-        reply = self._endpoint.ask(_EVENTS, method="POST", headers=headers, body=body, timeout_s=TIMEOUT_S)
+        reply = endpoint.ask(_EVENTS, method="POST", headers=headers, body=body, timeout_s=TIMEOUT_S)
         if reply.status != 200:
-            raise NoticeFault(f"{self._endpoint.name} answers {reply.status}")
+            raise NoticeFault(f"{endpoint.name} answers {reply.status}")
         return f"told Azure that it need not wait any longer ({', '.join(one.kind for one in ours)})"
 
     def abort(self) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from spotwarp.clock import Clock
 from spotwarp.errors import NoticeFault
-from spotwarp.execution.notice.deadline import Left, given, read_json, short
+from spotwarp.execution.notice.deadline import Left, given, read_json
 from spotwarp.execution.notice.source import Announced, Seen, Source
 from spotwarp.execution.process.starter import shell
 
@@ -56,7 +56,7 @@ class CommandHook(Source):
         if code == NOTICE_CODE:
             return Seen(Announced(self._grace_s, "notice", f"it left with {code}"))
         if code:
-            raise NoticeFault(f"{short(self._command)} left with {code}")
+            raise NoticeFault(f"the command left with {code}")  # itself unsaid: it may hold a token
         return Seen()
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -73,7 +73,7 @@ class CommandHook(Source):
                     bufsize=0,
                 )
             except OSError as error:
-                raise NoticeFault(f"{short(self._command)} cannot be started: {error.strerror}") from error
+                raise NoticeFault(f"the command cannot be started: {error.strerror}") from error
             self._rest = b""
             return self._process
 

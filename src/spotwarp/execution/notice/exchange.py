@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import io
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 from urllib.parse import urlsplit
 
 from spotwarp.clock import Clock
 from spotwarp.errors import NoticeFault
 from spotwarp.execution.notice.deadline import http_date
+from spotwarp.execution.timed import Timed
 
 LIMIT = 64 << 10
 CONNECT_S = 1.0
@@ -50,15 +49,15 @@ class Endpoint:
             parts = urlsplit(base)
             self._host, self._port = parts.hostname or "", parts.port
         except ValueError as error:
-            raise NoticeFault(f"{base!r} is not an address") from error
+            raise NoticeFault("it is not an address") from error
         if parts.scheme not in ("http", "https") or not self._host:
-            raise NoticeFault(f"{base!r} is not an http or https address")
+            raise NoticeFault("it is not an http or https address")
         self._secure = parts.scheme == "https"
         self._prefix = parts.path.rstrip("/") + (f"?{parts.query}" if parts.query else "")
         self._clock, self._connect_s = clock, connect_s
         self._aborted = False
         self._socket: socket.socket | None = None
-        self.name = parts.netloc
+        self.name = self._host + (f":{self._port}" if self._port else "")  # never a password that stands before it
 
     def ask(
         self,
@@ -100,7 +99,7 @@ class Endpoint:
         self._socket = connection.sock
         if self._aborted:
             raise NoticeFault("no more questions")
-        connection.sock = _Timed(connection.sock, limit, self._clock)
+        connection.sock = Timed(connection.sock, limit, self._clock)
         connection.request(method, target or "/", body=body, headers={"Connection": "close", **headers})
         answer = connection.getresponse()
         data = answer.read(LIMIT + 1)
@@ -118,41 +117,3 @@ class Endpoint:
         if sock is not None:
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
-
-    def again(self) -> None:
-        """Allow requests after `abort`."""
-        self._aborted = False
-
-
-class _Timed:
-    """A socket whose every call ends by one common moment: a timeout per call would let a drip go on for ever."""
-
-    def __init__(self, sock: socket.socket, limit: float, clock: Clock) -> None:
-        self._sock, self._limit, self._clock = sock, limit, clock
-
-    def _hurry(self) -> socket.socket:
-        left = self._limit - self._clock.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        self._sock.settimeout(left)
-        return self._sock
-
-    def sendall(self, data: bytes) -> None:
-        self._hurry().sendall(data)
-
-    def makefile(self, mode: str) -> io.BufferedReader:
-        return io.BufferedReader(_Reader(self))
-
-    def close(self) -> None:
-        """The connection does so as soon as it has the headers, while the body is still to be read: not yet."""
-
-
-class _Reader(io.RawIOBase):
-    def __init__(self, timed: _Timed) -> None:
-        self._timed = timed
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        return self._timed._hurry().recv_into(buffer)

@@ -190,7 +190,8 @@ class _Leader:
 class _Reaper:
     """Reaps every child of this process that is of a tree. One per process, because waiting is process-wide.
 
-    Children in our own session are other code's (`subprocess.Popen` loses the exit code if somebody else reaps).
+    Children in our own session are other code's (`subprocess.Popen` loses the exit code if somebody else reaps). Nobody
+    waits for those among them that were a program's with a group of its own, and came to us when it ended.
     """
 
     def __init__(self) -> None:
@@ -247,7 +248,7 @@ class _Reaper:
         with self.lock:
             if pid not in self._leaders:
                 one = look(pid)
-                if one is not None and one.session == os.getsid(0):
+                if one is not None and one.session == os.getsid(0) and one.group in (one.pid, os.getpgrp()):
                     return False
             try:
                 seen = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG)

@@ -17,6 +17,7 @@ from spotwarp.execution.news.facts import News, ending, environment
         (125, "preempted", True, "preempted"),  # something is missing; the text says so
         (125, "", True, "preempted"),
         (130, "stopped", False, None),
+        (0, "stopped", False, None),  # a service that was quit
         (125, "", False, "failed"),
         (130, "", False, "failed"),  # stopped at once: nothing was stored
         (1, "stopped", False, "failed"),

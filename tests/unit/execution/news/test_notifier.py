@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from spotwarp.clock import SystemClock
+from spotwarp.execution.news import webhook as webhook_module
 from spotwarp.execution.news.notifier import Notifier, targets
+from spotwarp.execution.process.proc import look
 from spotwarp.testing.product import until
 from spotwarp.testing.webhooks import Webhook, webhook
 
@@ -21,6 +25,31 @@ class Impatient(SystemClock):
 
     def wait(self, event: threading.Event, seconds: float | None) -> bool:
         return event.is_set()
+
+
+@contextlib.contextmanager
+def dripping(first: bytes) -> Iterator[str]:
+    """A server that says `first`, and then a byte now and then, for ever."""
+    over = threading.Event()
+
+    def drip(connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            connection.sendall(first)
+            while not over.wait(0.05):
+                connection.sendall(b"x")
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=drip, args=(server.accept()[0],), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=serve, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.getsockname()[1]}/"
+        finally:
+            over.set()
+            server.shutdown(socket.SHUT_RDWR)
 
 
 @pytest.fixture
@@ -103,6 +132,28 @@ def test_nobody_there(tmp_path: Path) -> None:
     assert "cannot be reached" in sender.error
     assert "exited with 127" in sender.error
     assert "exited with 4" in sender.error
+
+
+@pytest.mark.parametrize("drip", [b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n"])
+def test_an_answer_that_drips_ends_in_time_too(drip: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spotwarp.execution.news.notifier.TRY_S", 0.4)
+    with dripping(drip) as url:
+        sender = notifier(url)
+        sender.send("done", "x")
+        until(lambda: "did not answer within 0.4 s" in sender.error, "the end of all tries")
+        sender.close()
+
+
+def test_nobody_there_by_https_either() -> None:
+    assert webhook_module.post("https://127.0.0.1:1/", b"{}", timeout_s=5, clock=SystemClock())[1]
+
+
+def test_a_command_that_hangs_is_not_left_behind(tmp_path: Path) -> None:
+    sender = notifier(f"echo $$ > {tmp_path}/pid; exec sleep 60")
+    sender.send("done", "x")
+    until((tmp_path / "pid").exists, "the command")
+    sender.close(0.2)
+    until(lambda: look(int((tmp_path / "pid").read_text())) is None, "its end")
 
 
 def test_a_receiver_that_hangs_costs_what_close_may_cost(hook: Webhook) -> None:

@@ -323,6 +323,24 @@ def test_so_is_silence_and_abort_ends_it(cloud: Metadata) -> None:
         watched.look()
 
 
+def test_azure_is_told_while_the_watcher_still_asks(azure: AzureMetadata) -> None:
+    azure.schedule("Preempt", 30)
+    watched = source(azure)
+    watched.look()
+    azure.hang()
+    looking = threading.Thread(target=_fault, args=(watched,))
+    asked = len(azure.journal)
+    looking.start()
+    with azure.changed:
+        assert azure.changed.wait_for(lambda: len(azure.journal) > asked, 10)
+    azure.hang(False)
+    watched.abort()
+    assert "Preempt" in watched.acknowledge()
+    looking.join(10)
+    with pytest.raises(NoticeFault):
+        watched.look()  # it was told to end, and stays so
+
+
 def _fault(watched: Source) -> float:
     with pytest.raises(NoticeFault):
         watched.look()
@@ -395,6 +413,16 @@ def test_what_is_no_http_is_a_fault(answer: bytes) -> None:
 def test_what_is_no_address_is_refused(base: str) -> None:
     with pytest.raises(NoticeFault):
         Endpoint(base, CLOCK)
+
+
+def test_a_password_in_an_address_is_never_said() -> None:
+    said: list[str] = []
+    for base in ("http://me:hunter22@127.0.0.1:1", "ftp://me:hunter22@x", "http://me:hunter22@[::1"):
+        with pytest.raises(NoticeFault) as fault:
+            said.append(Endpoint(base, CLOCK).ask(timeout_s=2).text())
+        said.append(fault.value.message)
+    assert "127.0.0.1:1 cannot be reached" in said[0]
+    assert "hunter22" not in "".join(said)
 
 
 # --- hooks

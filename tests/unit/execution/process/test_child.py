@@ -17,8 +17,9 @@ import pytest
 
 from spotwarp.clock import SystemClock
 from spotwarp.errors import CommandNotFound, CommandNotRunnable, ExecutionError, WorkspaceFault
+from spotwarp.execution.process.brief import run_briefly
 from spotwarp.execution.process.child import ExitStatus, ProcessTree
-from spotwarp.execution.process.proc import Process, look, send
+from spotwarp.execution.process.proc import Process, look, look_all, send
 from spotwarp.execution.process.starter import Stdio
 
 CLOCK = SystemClock()
@@ -335,6 +336,17 @@ def test_a_zombie_of_ours_does_not_hide_the_end_of_the_tree(start: Callable[...,
         until(lambda: (seen := look(ours.pid)) is not None and seen.state == "Z")
         assert outcome(start("exit 6")) == ExitStatus(6)
         assert ours.wait(20) == 0
+
+
+def test_what_a_hook_left_behind_is_reaped(start: Callable[..., ProcessTree]) -> None:
+    start("sleep 60")  # the reaper is at work
+    assert run_briefly("sleep 0.05 &", env=os.environ, timeout_s=5).code == 0
+
+    def left() -> list[Process]:
+        ours = [one for one in look_all() if one.parent == os.getpid() and one.session == os.getsid(0)]
+        return [one for one in ours if one.group not in (one.pid, os.getpgrp())]
+
+    until(lambda: not left())
 
 
 def test_a_reused_pid_is_not_signalled(start: Callable[..., ProcessTree]) -> None:
