@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from spotwarp.clock import Clock, Rng
@@ -105,6 +105,8 @@ class _How:
     """How one sync shall be done; see `Syncer.sync`."""
 
     final: bool
+    always: bool
+    """Commit a snapshot even if nothing has changed."""
     at: Moment
     recheck_s: float
     cancel: threading.Event | None
@@ -143,8 +145,8 @@ class Syncer:
         self._cache = StatCache.load(runtime(workspace) / localstate.STATCACHE, workspace)
         self._told_fault = False
         self._carry = Carry()
-        self._carry_on = 0
-        """The snapshot that was the last one when what is carried was put."""
+        self._last = 0
+        """The run's last snapshot, as of the last look; what is carried was put on top of it."""
         self._tail_s = _TAIL_GUESS_S
         self._rate: float | None = None
         self._told_blind = False
@@ -179,7 +181,7 @@ class Syncer:
             try:
                 recheck_s = 0.0 if final or recheck else self._config.recheck_s
                 at = self._moment(end, asked=recheck)
-                how = _How(final, at, recheck_s, cancel, progress, self._cutoff(deadline))
+                how = _How(final, final, at, recheck_s, cancel, progress, self._cutoff(deadline))
                 done = self._attempts(started, how)
             except (Fenced, RunEnded, Interrupted):
                 raise  # no trouble with storing: the run is another's, or ours to leave
@@ -209,6 +211,8 @@ class Syncer:
         problem: Exception | None = None
         for _ in range(TRIES):
             base = self._base()
+            # What stands last is damaged: that nothing has changed since an older one is no reason to leave it so.
+            how = replace(how, always=how.always or base.number != self._last)
             uploaded = self._upload(base, how)
             moved = self._clock.monotonic()
             if uploaded.unchanged:
@@ -216,7 +220,7 @@ class Syncer:
             self._about_to_commit(uploaded)
             try:
                 committed = self._commit(uploaded, base, final=how.final)
-                self._carry, self._carry_on = Carry(), committed.entry.n  # the log says now whose the packs are
+                self._carry, self._last = Carry(), committed.entry.n  # the log says now whose the packs are
                 verified = read_back(self._repository.store, self._log.run, committed, thorough=how.final)
             except BaseForgotten as error:
                 self._known = _Known(distrusted=self._known.distrusted)
@@ -240,30 +244,37 @@ class Syncer:
         """What to refer to: the run's last snapshot, from the log's head and never from memory alone (P3)."""
         head = self._log.head()
         number = head.state.snapshot
-        if number != self._carry_on:
+        if number != self._last:
             # A commit stands whose answer was lost: it names what is carried, which may be forgotten with it (P3).
-            self._carry, self._carry_on = Carry(), number
+            self._carry, self._last = Carry(), number
         bad = localstate.distrusted(self._root, self._repository.identity.id, self._log.run)
         self._known.distrusted |= frozenset(bad.packs)
         if not number:
             self._know_parent(head.state)
-        elif number not in head.state.roots or number in bad.snapshots:
+        elif not (number := self._readable(n for n in reversed(head.state.retained) if n not in bad.snapshots)):
             return Base()
-        elif self._known.number != number or self._known.manifest is None:
-            try:
-                entry = self._log.read(number)
-                if not isinstance(entry, Snapshot):
-                    return Base()
-                read = self._repository.manifest(self._log.run, entry)
-            except CorruptObject as damage:
-                # What cannot be read cannot be referred to; it must not keep what is here from being stored.
-                self._say(f"snapshot {number} is damaged: {damage.message}; sending everything again")
-                return Base()
-            self._known = _Known(number, read, self._known.distrusted)
         manifest = self._known.manifest
         if manifest is not None and self._known.distrusted & {p.id for p in manifest.packs}:
             manifest = without_packs(manifest, self._known.distrusted)
         return Base(number, manifest)
+
+    def _readable(self, numbers: Iterable[int]) -> int:
+        """The first of `numbers` whose manifest can be read, which is known then; 0: none.
+
+        What cannot be read cannot be referred to; it must not keep what is here from being stored.
+        """
+        for number in numbers:
+            if self._known.number == number and self._known.manifest is not None:
+                return number
+            try:
+                entry = self._log.read(number)
+                if isinstance(entry, Snapshot):
+                    read = self._repository.manifest(self._log.run, entry)
+                    self._known = _Known(number, read, self._known.distrusted)
+                    return number
+            except CorruptObject as damage:
+                self._say(f"snapshot {number} is damaged: {damage.message}; what only it has is sent again")
+        return 0
 
     def _know_parent(self, state: State) -> None:
         """A run without a snapshot refers to the one that it was forked from: its pin keeps that alive (P3, P6)."""
@@ -302,7 +313,7 @@ class Syncer:
             rng=self._rng,
             progress=meter,
             cancel=how.cancel,
-            always=how.final,
+            always=how.always,
             cutoff=how.cutoff,
             carry=self._carry,
             recheck_s=how.recheck_s,

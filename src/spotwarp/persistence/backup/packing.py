@@ -129,11 +129,6 @@ class Uploads:
         if self._failed.is_set() and not self._closed:
             self._raise()
 
-    @property
-    def limited(self) -> bool:
-        """Whether there is a cut to come."""
-        return self._cutoff.left() is not None
-
     def check_time(self) -> None:
         """As `check`; raises `TimeUp` when the cut has come."""
         self.check()
@@ -201,20 +196,16 @@ class Packer:
     def __init__(self, uploads: Uploads, index: Index, *, chunk_level: int, bundle_level: int) -> None:
         self._uploads, self._index = uploads, index
         self._chunk_level, self._bundle_level = chunk_level, bundle_level
-        self._group, self._bulk = REST, False
+        self._group = REST
         self._pack: tuple[PackBuilder, int] | None = None
-        self._bundled = False
-        """There is a bundle in the pack."""
         self._bundle = bytearray()
         self._inside: list[tuple[bytes, int]] = []
 
-    def enter(self, group: bytes, *, bulk: bool) -> None:
-        """What follows belongs to `group`: it begins a pack of its own. Where a cut will come, so does the bulk after
-        small files: they must not wait for a pack that may be late.
-        """
-        if group != self._group or (bulk and not self._bulk and self._uploads.hurried):
+    def enter(self, group: bytes) -> None:
+        """What follows belongs to `group`: it begins a pack of its own."""
+        if group != self._group:
             self.flush()
-        self._group, self._bulk = group, bulk
+            self._group = group
 
     def small(self, content: bytes) -> bytes:
         """Take a small file's content; gives its digests."""
@@ -231,8 +222,6 @@ class Packer:
     def chunk(self, fd: int, offset: int, length: int) -> tuple[bytes, int]:
         """Read and take `length` bytes of a big file; gives their digest (or `HOLE`) and how many there were."""
         self._flush_bundle()  # small files are asked for first: they do not wait for the bulk
-        if self._bundled and self._uploads.limited:
-            self._put()  # nor are they late because of it
         # Read straight into the pack: what is neither known nor coded is never copied.
         builder, number = self._room(length)
         with builder.space(length) as space:
@@ -262,7 +251,6 @@ class Packer:
         how, coded = codec.encode(self._bundle, level=self._bundle_level)
         builder, number = self._room(memoryview(coded).nbytes)
         self._index.add(number, builder.add(name, how, len(self._bundle), coded), self._inside)
-        self._bundled = True
         self._bundle = bytearray()
         self._inside = []
 
@@ -278,4 +266,4 @@ class Packer:
         """Hand over the pack."""
         if self._pack is not None:
             self._uploads.put(*self._pack)
-        self._pack, self._bundled = None, False
+        self._pack = None

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final
 
 from spotwarp.persistence.held import Held, Identity
@@ -100,16 +101,19 @@ class Plan:
 
     def jobs(self) -> Iterator[Job]:
         """In order; each call begins anew."""
-        for group in self.first:
-            yield from self._group(group)
-        fates = self.fates
-        bundled = (entry for number, entry in enumerate(self.entries) if fates[number] == BUNDLED)
+        return chain.from_iterable(self.phases())
+
+    def phases(self) -> Iterator[Iterator[Job]]:
+        """The checkpoint before all, small files, other checkpoints, bulk: each is of more use than what follows."""
+        yield chain.from_iterable(map(self._group, self.first))
+        yield self._small()
+        yield chain.from_iterable(map(self._group, self.others))
+        yield _big(REST, self.pending.get(REST, []))
+
+    def _small(self) -> Iterator[Job]:
+        bundled = (entry for number, entry in enumerate(self.entries) if self.fates[number] == BUNDLED)
         yield from _bundles(REST, bundled, named=False)
-        rest = self.pending.get(REST, [])
-        yield from _bundles(REST, (file for file in rest if file.size < SMALL))
-        for group in self.others:
-            yield from self._group(group)
-        yield from _big(REST, rest)
+        yield from _bundles(REST, (file for file in self.pending.get(REST, []) if file.size < SMALL))
 
     def _group(self, group: bytes) -> Iterator[Job]:
         files = self.pending.get(group, [])

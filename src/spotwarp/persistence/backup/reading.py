@@ -19,7 +19,7 @@ from spotwarp.persistence.backup.cutoff import TimeUp
 from spotwarp.persistence.backup.keeping import keep_open
 from spotwarp.persistence.backup.live import GONE, BigContent, read_small
 from spotwarp.persistence.backup.packing import Packer, Uploads
-from spotwarp.persistence.backup.plan import Alias, BigFile, Plan, SmallFiles
+from spotwarp.persistence.backup.plan import Alias, BigFile, Job, Plan, SmallFiles
 from spotwarp.persistence.backup.progress import Meter
 from spotwarp.persistence.beneath import Tree
 from spotwarp.persistence.index import CHUNK, Index
@@ -117,7 +117,9 @@ class Reading:
         """Read everything and hand it over. Raises the first `StoreError` seen so far, or `Interrupted`."""
         self._early = keep_open(self._tree, plan)
         try:
-            each(self._jobs(plan), self._work, workers=workers, cancel=cancel)
+            # Before a cut nothing is sent while a part of what is of more use is still in a thread's hand.
+            for jobs in plan.phases() if self._uploads.hurried else (plan.jobs(),):
+                each(self._jobs(jobs), self._work, workers=workers, cancel=cancel)
         finally:
             for big in list(self._open):
                 big.close()
@@ -125,9 +127,9 @@ class Reading:
                 os.close(self._early.popitem()[1])
         return self.found
 
-    def _jobs(self, plan: Plan) -> Iterator[SmallFiles | _Span]:
+    def _jobs(self, jobs: Iterable[Job]) -> Iterator[SmallFiles | _Span]:
         """The jobs for the threads; big files are opened when their turn comes, and cut into spans."""
-        for job in plan.jobs():
+        for job in jobs:
             if not isinstance(job, BigFile):
                 yield job
                 continue
@@ -149,7 +151,7 @@ class Reading:
         with Tree(self._root) as tree, suppress(TimeUp):
             for job in jobs:
                 self._uploads.check_time()
-                packer.enter(job.group, bulk=not isinstance(job, SmallFiles))
+                packer.enter(job.group)
                 if isinstance(job, SmallFiles):
                     self._small_files(job, tree, packer)
                 else:
