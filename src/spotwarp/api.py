@@ -36,6 +36,8 @@ class Snapshot:
     """How much was sent for it."""
     step: int | None
     """The step of the newest resumable checkpoint in it, None when it has none."""
+    lacking: str = ""
+    """What could not be read and is not in it, in words; empty when everything is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,7 @@ def sync() -> Snapshot | None:
         bytes=answer["bytes"],
         stored_bytes=answer["stored_bytes"],
         step=resumable.get("step"),
+        lacking=str(answer.get("lacking") or ""),
     )
 
 

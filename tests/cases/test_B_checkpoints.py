@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from pathlib import Path
@@ -180,6 +181,17 @@ def deepspeed(root: Path, latest: str, *steps: int) -> Path:
         write_files(root / "out", deepspeed_files(step))
     write_files(root / "out", {"latest": latest.encode()})
     return root / "out"
+
+
+def test_B07_a_pointer_is_mended_where_there_are_no_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, "not supported")
+
+    out = deepspeed(tmp_path, "global_step200\n", 50, 100)
+    monkeypatch.setattr("os.link", refused)
+    assert mend_pointers(tmp_path, 7, lambda _: None) == ["out/latest"]
+    assert (out / "latest").read_text() == "global_step100"
+    assert (out / "latest.dangling-7").read_text() == "global_step200\n"
 
 
 @pytest.mark.parametrize("there", [False, True], ids=["a missing", "b empty"])

@@ -138,7 +138,7 @@ def test_no_secret_leaves(rent: Rent, hook: Webhook, bucket: object) -> None:
     machine = rent(env=env).init()
     done = machine("run", "--command", "echo my $HF_TOKEN; exit 3", code=3)
     assert done.out == b"my hf_abcdef123\n"  # the user's own terminal
-    again = machine("run", "--command", "echo hf_abcdef123; exit 3", code=3)
+    again = machine("run", "--command", "echo hf_abc''def123; exit 3", code=3)
     assert hook.events() == ["failed", "resumed", "failed"]
     words = done.err + again.err + "".join(told.body.decode() for told in hook.seen)
     for secret in ("hf_abcdef123", "hook-secret"):

@@ -39,7 +39,7 @@ def register(app: typer.Typer) -> None:
 
 def started(workspace: Path, *, as_json: bool) -> int:
     """`run --detach` in the foreground: start it, wait until its command runs, and say how to come back."""
-    from spotwarp.execution.control_socket import ask
+    from spotwarp.execution.control_socket import glimpse
     from spotwarp.execution.detached import Starting
 
     starting = Starting(workspace, sys.argv[1:], os.environ)
@@ -53,7 +53,11 @@ def started(workspace: Path, *, as_json: bool) -> int:
         return Interrupted.exit_code
     if code is not None:
         return code
-    known = ask(workspace, {"verb": "status"}, timeout_s=5.0) or {"pid": starting.pid}
+    known = glimpse(workspace)
+    if known is None and (code := starting.ended()) is not None:
+        render.note("its command has ended already: `spotwarp logs` shows its output, `spotwarp status` how it stands")
+        return code
+    known = known or {"pid": starting.pid}
     if as_json:
         render.facts({key: known.get(key) for key in ("run", "generation", "pid", "host", "since", "detached")})
         return 0
@@ -256,9 +260,9 @@ def _moment(text: str) -> datetime:
 
 
 def _at_work_here(opened: Context, run: str, attempt: int) -> bool:
-    from spotwarp.execution.control_socket import ask
+    from spotwarp.execution.control_socket import glimpse
 
-    known = ask(opened.workspace, {"verb": "status"}, timeout_s=5.0)
+    known = glimpse(opened.workspace)
     return known is not None and (known.get("run"), known.get("generation")) == (run, attempt)
 
 

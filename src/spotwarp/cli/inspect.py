@@ -128,9 +128,9 @@ def _seconds_since(wall: str, clock: Clock) -> float | None:
 
 def _asked_here(opened: Context) -> dict[str, Any] | None:
     """What the SpotWarp at work on this machine says; None when there is none."""
-    from spotwarp.execution.control_socket import ask
+    from spotwarp.execution.control_socket import glimpse
 
-    return ask(opened.workspace, {"verb": "status"}, timeout_s=5.0)
+    return glimpse(opened.workspace)
 
 
 def _with_local(seen: RunView, known: dict[str, Any] | None) -> RunView:
@@ -194,9 +194,9 @@ def _view(opened: Context) -> RunView:
 
 def _local_status(error: StoreError, *, as_json: bool) -> int:
     """The store is away: what the SpotWarp at work here knows is better than nothing."""
-    from spotwarp.execution.control_socket import ask
+    from spotwarp.execution.control_socket import glimpse
 
-    known = ask(find_workspace(here()), {"verb": "status"}, timeout_s=5.0)
+    known = glimpse(find_workspace(here()))
     if known is None:
         raise error
     if as_json:

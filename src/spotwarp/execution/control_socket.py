@@ -10,6 +10,7 @@ through it, too.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -43,18 +44,16 @@ class ControlSocket:
         self._path: Path | None = None
 
     def __enter__(self) -> ControlSocket:
-        """Listen. The workspace's lock is held, so a socket of this machine that is there is a dead agent's.
-
-        Raises `OSError` when there is no place for a socket.
-        """
+        """Listen. Call with the workspace's lock held. Raises `OSError` when there is no place for a socket."""
         trouble: OSError | None = None
         for directory in _directories(self._workspace, make=True):
             path = directory / _name(self._workspace, directory)
             try:
-                with contextlib.suppress(FileNotFoundError):
-                    path.unlink()
+                _make_way(path)
                 self._socket = _bound(path)
             except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    raise
                 trouble = trouble or error
                 continue
             self._path = path
@@ -78,7 +77,10 @@ class ControlSocket:
                 connection, _ = listening.accept()
             except OSError:
                 return
-            threading.Thread(target=self._one, args=(connection,), name="control-request", daemon=True).start()
+            try:
+                threading.Thread(target=self._one, args=(connection,), name="control-request", daemon=True).start()
+            except RuntimeError:  # no thread to be had: whoever asked learns that nobody answers
+                connection.close()
 
     def _one(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError):
@@ -117,6 +119,13 @@ def ask(workspace: Path, request: Answer, *, timeout_s: float | None = None) -> 
         return answer
 
 
+def glimpse(workspace: Path, *, timeout_s: float = 5.0) -> Answer | None:
+    """How the run at work says that it stands; None when there is none, or none that answers in time."""
+    with contextlib.suppress(ExecutionError):
+        return ask(workspace, {"verb": "status"}, timeout_s=timeout_s)
+    return None
+
+
 def _connected(workspace: Path) -> socket.socket | None:
     if not hasattr(socket, "AF_UNIX"):
         return None  # where no command can be run, none is at work
@@ -130,6 +139,22 @@ def _connected(workspace: Path) -> socket.socket | None:
             continue
         return client
     return None
+
+
+def _make_way(path: Path) -> None:
+    """Remove a dead agent's socket. Raises `OSError` for a living one's: two containers of one machine can share a
+    volume, and need not share its locks.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client, _short(path) as short:
+        client.settimeout(1.0)
+        try:
+            client.connect(short)
+        except ConnectionRefusedError:
+            path.unlink()
+        except FileNotFoundError:
+            return
+        else:
+            raise OSError(errno.EADDRINUSE, "another SpotWarp takes requests there")
 
 
 def _bound(path: Path) -> socket.socket:

@@ -17,7 +17,7 @@ from typing import Any
 
 from spotwarp.clock import Clock
 from spotwarp.errors import ExecutionError, NotRunning
-from spotwarp.execution.control_socket import ask
+from spotwarp.execution.control_socket import ask, glimpse
 from spotwarp.execution.localstate import runtime
 from spotwarp.execution.output import outputlog
 from spotwarp.execution.output.following import Read, Tail, Waiting, copied, last_lines
@@ -43,7 +43,7 @@ class Starting:
         require_linux("running a command")
         words = words_path(workspace)
         words.parent.mkdir(parents=True, exist_ok=True)
-        if words.exists() and words.stat().st_size > WORDS_LIMIT:
+        if words.exists() and words.stat().st_size > WORDS_LIMIT and glimpse(workspace) is None:
             words.replace(words.with_name(words.name + ".1"))
         self._words = Tail(words)
         self._reading, writing = os.pipe()
@@ -68,9 +68,15 @@ class Starting:
         os.close(self._reading)
         if started:
             return None
-        _, status = os.waitpid(self.pid, 0)
+        code = self.ended(wait=True)
         copied(self._words, show)
-        return os.waitstatus_to_exitcode(status)
+        return code
+
+    def ended(self, *, wait: bool = False) -> int | None:
+        """Its exit code as a shell has it, None while it goes on."""
+        pid, status = os.waitpid(self.pid, 0 if wait else os.WNOHANG)
+        code = os.waitstatus_to_exitcode(status)
+        return None if not pid else code if code >= 0 else 128 - code
 
 
 def _spawn(arguments: Sequence[str], env: Mapping[str, str], words: Path, writing: int) -> int:

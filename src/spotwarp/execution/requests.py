@@ -16,6 +16,8 @@ from spotwarp.errors import AlreadyRunning, ExecutionError, SpotWarpError
 
 Answer = dict[str, Any]
 LAST_ANSWERS_S = 2.0
+LASTING = ("wait", "stop")
+"""Answered when the run has ended."""
 
 
 class AtWork(Protocol):
@@ -66,6 +68,9 @@ class Requests:
 
     def answer(self, request: Answer) -> Answer:
         """The answer to one request; may block. Trouble is an answer, too: `error`, `hint`, `code`."""
+        if request.get("verb") in LASTING:
+            with self._changed:
+                self._waiting += 1
         if request.get("run") not in (None, self._own["run"]):
             return told(
                 AlreadyRunning(
@@ -89,7 +94,7 @@ class Requests:
 
     def sent(self, request: Answer) -> None:
         """The answer to `request` is on its way."""
-        if request.get("verb") in ("wait", "stop"):
+        if request.get("verb") in LASTING:
             with self._changed:
                 self._waiting -= 1
                 self._changed.notify_all()
@@ -109,7 +114,6 @@ class Requests:
 
     def _wait(self) -> Answer:
         with self._changed:
-            self._waiting += 1
             self._changed.wait_for(lambda: self._outcome is not None)
             assert self._outcome is not None  # noqa: S101 - waited for
             return self._outcome

@@ -106,7 +106,7 @@ class Supervised:
         """`shown`: whether our stdout and stderr take the command's output, which the log has in any case. `started`
         is called once the command runs."""
         self._root, self._config, self._log = workspace, config, log
-        self._notifier = notifier
+        self._notifier, self._redactor = notifier, redactor
         self._command = command
         self._generation, self._resumed, self._heart = generation, resumed, heart
         self._clock, self._say, self._started = clock, say, started
@@ -140,7 +140,8 @@ class Supervised:
 
     def beat(self) -> tuple[str, Facts]:
         """Phase and facts for the heartbeat."""
-        return self._phase, {**self._storing.facts(), "notices": self._notices.standing()}
+        facts = {**self._storing.facts(), "notices": self._notices.standing()}
+        return self._phase, {k: self._redactor.text(v) if isinstance(v, str) else v for k, v in facts.items()}
 
     def fenced(self, reason: str) -> None:
         """The run has moved on; may be called from any thread."""
@@ -148,7 +149,7 @@ class Supervised:
 
     def status(self) -> dict[str, Any]:
         """What is known here, fresher than any heartbeat. May be called from any thread, as the two below."""
-        self._storing.look_at_risk()
+        self._storing.look_anew()
         phase, facts = self.beat()
         return {
             "phase": phase,
@@ -325,7 +326,7 @@ class Supervised:
                 self._phase = "ending"
                 self._aside(lambda: self._end_tree(action.term_grace_s))
             case supervisor.StartSync():
-                self._storing.routine()
+                self._storing.routine(lambda: self._state.deadline)
             case supervisor.CancelSync():
                 self._storing.cancel()
             case supervisor.FinalSync():

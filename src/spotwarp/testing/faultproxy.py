@@ -66,6 +66,8 @@ class Rule:
     """With `status`: only requests signed with this access key."""
     max_key: int | None = None
     """With `status`: only keys longer than this many bytes."""
+    min_body: int | None = None
+    """Only requests whose body has at least this many bytes."""
     min_gap_s: float | None = None
     """With `status`: only when the same path was asked for with the same verb, and not refused, less than this ago."""
     ignore_condition: bool = False
@@ -164,14 +166,17 @@ class FaultProxy(socketserver.ThreadingTCPServer):
             self._seen.append(seen)
             self.changed.notify_all()
             gap = now - self._last.get((verb, path), float("-inf"))
-            rule = next((rule for rule in self._rules if _hits(rule, verb, path, headers, gap)), None)
+            rule = next((rule for rule in self._rules if _hits(rule, seen, headers, gap)), None)
             if rule is None or rule.min_gap_s is None:
                 self._last[verb, path] = now  # what was refused for coming too soon was not a rewrite
             return rule
 
 
-def _hits(rule: Rule, verb: str, path: str, headers: Message, gap: float) -> bool:
-    if not (re.search(rule.verb, verb) and re.search(rule.path, path)):
+def _hits(rule: Rule, seen: Seen, headers: Message, gap: float) -> bool:
+    path = seen.path
+    if not (re.search(rule.verb, seen.verb) and re.search(rule.path, path)):
+        return False
+    if rule.min_body is not None and seen.length < rule.min_body:
         return False
     wanted = rule.reject_header
     if wanted is not None and not any(name.lower().startswith(wanted) for name in headers):

@@ -73,9 +73,10 @@ def test_a_sync_is_the_agents(workspace: Path) -> None:
         "bytes": 10,
         "stored_bytes": 4,
         "resumable": {"path": "c", "step": 9},
+        "lacking": "1 path(s) could not be read",
     }
     with ControlSocket(workspace, lambda request: facts if request == {"verb": "sync"} else {}):
-        assert spotwarp.sync() == api.Snapshot(7, 2, 3, 10, 4, 9)
+        assert spotwarp.sync() == api.Snapshot(7, 2, 3, 10, 4, 9, "1 path(s) could not be read")
     assert spotwarp.sync() is None
 
 

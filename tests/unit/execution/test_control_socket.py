@@ -15,9 +15,10 @@ import pytest
 
 from spotwarp.errors import AlreadyRunning, ExecutionError, Interrupted
 from spotwarp.execution import control_socket
-from spotwarp.execution.control_socket import ControlSocket, ask
+from spotwarp.execution.control_socket import ControlSocket, ask, glimpse
 from spotwarp.execution.occupancy import lock
 from spotwarp.execution.requests import Requests, told
+from spotwarp.testing.product import until
 
 
 @pytest.fixture
@@ -37,6 +38,35 @@ def test_a_request_is_answered_and_nobody_is_there_afterwards(workspace: Path) -
         assert ask(workspace, {"verb": "x"}) == {"heard": {"verb": "x"}}
     assert ask(workspace, {"verb": "x"}) is None
     assert list((workspace / ".spotwarp").iterdir()) == []
+
+
+def test_a_dead_agents_socket_is_replaced_and_a_living_ones_is_not(workspace: Path) -> None:
+    with ControlSocket(workspace, echo):
+        (path,) = (workspace / ".spotwarp").iterdir()
+        with pytest.raises(OSError, match="another SpotWarp"), ControlSocket(workspace, lambda _: {}):
+            pass
+        assert ask(workspace, {}) == {"heard": {}}
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    with ControlSocket(workspace, echo):
+        assert ask(workspace, {}) == {"heard": {}}
+
+
+def test_where_no_thread_is_to_be_had_nobody_waits_for_ever(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def limited(thread: threading.Thread) -> None:
+        if thread.name == "control-request":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with ControlSocket(workspace, echo):
+        monkeypatch.setattr(threading.Thread, "start", limited)
+        with pytest.raises(ExecutionError, match="went away"):
+            ask(workspace, {}, timeout_s=20)
+        assert glimpse(workspace) is None
+        monkeypatch.undo()
+        assert ask(workspace, {}) == {"heard": {}}  # as soon as there are threads again
 
 
 def test_a_workspace_of_any_length_has_a_socket(workspace: Path) -> None:
@@ -123,6 +153,13 @@ def test_whoever_waits_has_the_outcome_before_the_end_returns(workspace: Path) -
         for thread in waiting:
             thread.join(10)
     assert answers == [{"exit_code": 7}] * 3
+
+
+def test_a_refused_stop_counts_for_nobody_who_waits(workspace: Path) -> None:
+    requests = Requests("main", since="s", detached=True)
+    with ControlSocket(workspace, requests.answer, requests.sent):
+        assert (ask(workspace, {"verb": "stop", "run": "other"}) or {})["code"] == "AlreadyRunning"
+        until(lambda: requests._waiting == 0)
 
 
 def test_another_run_and_an_unknown_verb_are_refused() -> None:

@@ -17,7 +17,7 @@ from spotwarp.config import Config
 from spotwarp.errors import SpotWarpError
 from spotwarp.execution import localstate
 from spotwarp.execution.checkpoints import find, judge, newest, walk
-from spotwarp.execution.control_socket import ask
+from spotwarp.execution.control_socket import glimpse
 from spotwarp.execution.doctor import verdict
 from spotwarp.execution.doctor.verdict import Line, Load
 from spotwarp.execution.news.notifier import targets
@@ -110,7 +110,7 @@ def _hasty(store: Store) -> Store:
 
 def _load(asked: Asked) -> Load:
     """What is not stored now, and how large the newest checkpoint is."""
-    known = ask(asked.workspace, {"verb": "status"}, timeout_s=5.0) if _initialised(asked) else None
+    known = glimpse(asked.workspace) if _initialised(asked) else None
     dirty = known.get("at_risk_bytes") if known else None
     if not isinstance(dirty, int):
         dirty = _dirty(asked)

@@ -8,6 +8,7 @@ before a trainer is started such a pointer is given the newest whole tag beside 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -106,8 +107,11 @@ def _replace(pointer: bytes, tag: bytes, suffix: bytes) -> bytes:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        # A death between the two leaves no `latest`; the name that is kept stays, and says what it was.
-        os.link(pointer, kept, follow_symlinks=False)
+        # A death before the last step leaves the pointer as it was: the next start begins again.
+        try:
+            os.link(pointer, kept, follow_symlinks=False)
+        except OSError:  # no hard links here
+            shutil.copy2(pointer, kept, follow_symlinks=False)
         os.replace(new, pointer)  # noqa: PTH105 - bytes
     except OSError as error:
         raise WorkspaceFault(f"{shown(pointer)} cannot be corrected: {error.strerror}") from error

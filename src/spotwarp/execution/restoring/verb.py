@@ -61,9 +61,9 @@ def restore_run(
             refuse_leftovers(workspace)
             restorer.recover()
             report = _restore_here(restorer, workspace, repository, log, head, snapshot, paths, force=force)
+            if not paths:
+                mend_pointers(workspace, snapshot.n, say)
         place = workspace
-    if not paths:
-        mend_pointers(Path(place), snapshot.n, say)
     return {
         "snapshot": snapshot.n,
         "to": str(place),
@@ -147,6 +147,8 @@ def _restore_to(
         aside = to.with_name(to.name + ".spotwarp-aside")
         install(staging, to, aside=aside)
         shutil.rmtree(aside, ignore_errors=True)
+        if not paths:
+            mend_pointers(to, snapshot.n, say)
         return replace(report, duration_s=clock.monotonic() - started)
 
 

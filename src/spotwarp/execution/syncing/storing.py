@@ -51,6 +51,10 @@ SAMPLE_EVERY_S = 10.0
 RETRY_S = 5.0
 DENIED_S = 60.0
 LOOK_SHARE = 0.02
+LOOK_QUICK_S = 1.0
+"""A look at the workspace that took longer is not taken again only because somebody asks."""
+LAST_SHARE = 0.15
+"""Of the time that a notice leaves, what a sync before the final one leaves to that."""
 PROGRESS_EVERY_S = 20.0
 _NAMED = 5
 
@@ -91,7 +95,7 @@ class Storing:
         self._told_skipped: set[bytes] = set()
         self._told_kept: set[bytes] = set()
         self._closing = False
-        self._look_due = 0.0
+        self._look_due = self._look_took_s = 0.0
         self._dirty: int | None = None
         """Bytes of files that are not stored as they are, at the last look."""
         self._told_prune = ""
@@ -161,10 +165,20 @@ class Storing:
 
     # ---- syncs -----------------------------------------------------------------------------------------------------
 
-    def routine(self) -> None:
-        """A sync beside the running command; posts `SyncFinished`."""
+    def routine(self, deadline: Callable[[], float | None] = lambda: None) -> None:
+        """A sync beside the running command; posts `SyncFinished`.
+
+        One that is begun with a `deadline` before it commits what it has in time for a final sync after it.
+        """
         self._cancel.clear()
-        self._begin(self._routine, "sync")
+        end = deadline()
+        last_s = 0.0 if end is None else LAST_SHARE * max(0.0, end - self._clock.monotonic())
+
+        def until() -> float | None:
+            now = deadline()
+            return None if end is None or now is None else now - last_s
+
+        self._begin(lambda: self._routine(until), "sync")
 
     def cancel(self) -> None:
         """Let the routine sync at work end at once."""
@@ -192,9 +206,9 @@ class Storing:
         # Its progress counts for a sync that waits behind it: that one is not stuck.
         return self._syncer.sync(recheck=True, cancel=self._cancel, progress=self._meter())
 
-    def _routine(self) -> None:
+    def _routine(self, deadline: Callable[[], float | None]) -> None:
         try:
-            ok, _ = self._try(final=False, cancel=self._cancel)
+            ok, _ = self._try(final=False, cancel=self._cancel, deadline=deadline)
         except BaseException:
             self._finished(ok=False)  # a bug must not leave the supervisor waiting; it is raised all the same
             raise
@@ -205,6 +219,8 @@ class Storing:
         ok, again = False, True
         self._patience = self._clock.monotonic() + self._config.patience_s
         try:
+            if deadline() is not None:
+                self._cancel.set()  # a sync that somebody asked for makes way
             with contextlib.suppress(OSError):
                 before()
             while again and not ok:
@@ -346,7 +362,13 @@ class Storing:
         with contextlib.suppress(SpotWarpError, OSError):
             self._dirty = self._syncer.dirty_bytes()
         # A large workspace is looked at more seldom: looking must not cost what storing would.
-        self._look_due = started + (self._clock.monotonic() - started) / LOOK_SHARE
+        self._look_took_s = self._clock.monotonic() - started
+        self._look_due = started + self._look_took_s / LOOK_SHARE
+
+    def look_anew(self) -> None:
+        """As `look_at_risk`, for somebody who waits: not where it takes long."""
+        if self._look_took_s <= LOOK_QUICK_S:
+            self.look_at_risk()
 
     @property
     def last_snapshot(self) -> int | None:

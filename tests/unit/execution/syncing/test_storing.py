@@ -33,9 +33,11 @@ class Syncing:
         self.ends: SpotWarpError = Interrupted("stopped")
         self.began = threading.Event()
         self.progress: Callable[[Progress], None] | None = None
+        self.how: dict[str, Any] = {}
+        self.clock, self.looks, self.look_s = clock, 0, 0.1
 
-    def sync(self, *, progress: Callable[[Progress], None] | None = None, **_: Any) -> Any:
-        self.progress = progress
+    def sync(self, *, progress: Callable[[Progress], None] | None = None, **how: Any) -> Any:
+        self.progress, self.how = progress, how
         self.began.set()
         assert self.let.wait(30)
         if not isinstance(self.ends, Interrupted):
@@ -44,6 +46,11 @@ class Syncing:
 
     def at_risk_s(self) -> float:
         return 1.0
+
+    def dirty_bytes(self) -> int:
+        self.looks += 1
+        self.clock.advance(self.look_s)
+        return 5
 
 
 class Told(Notifier):
@@ -131,3 +138,50 @@ def test_a_failed_sync_is_said_told_after_a_while_and_over_when_it_is(bench: Ben
     bench.pass_by(20)
     assert bench.told.events == ["stalled", "recovered"]
     assert bench.said[-1].startswith("storing works again")
+
+
+def test_a_sync_that_somebody_asked_for_makes_way_for_a_final_one_that_has_a_deadline(bench: Bench) -> None:
+    def ask() -> None:
+        with pytest.raises(Interrupted):
+            bench.storing.now()
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    assert bench.syncer.began.wait(10)
+    cancel = bench.syncer.how["cancel"]
+    bench.syncer.began.clear()
+    bench.storing.final(lambda: bench.clock.monotonic() + 10, before=lambda: None)
+    assert cancel.wait(10)
+    bench.syncer.let.set()
+    asking.join(10)
+
+
+def test_what_a_notice_leaves_is_shared_by_the_sync_of_the_saved_checkpoint_and_the_final_one(bench: Bench) -> None:
+    deadline: list[float | None] = [bench.clock.monotonic() + 100]
+    bench.storing.routine(lambda: deadline[0])
+    assert bench.syncer.began.wait(10)
+    until_then = bench.syncer.how["deadline"]
+    assert until_then() == pytest.approx(bench.clock.monotonic() + 85)
+    deadline[0] = bench.clock.monotonic() + 50  # a second, sooner notice
+    assert until_then() == pytest.approx(bench.clock.monotonic() + 35)
+    bench.end()
+
+
+def test_one_that_was_begun_before_the_notice_has_none(bench: Bench) -> None:
+    deadline: list[float | None] = [None]
+    bench.storing.routine(lambda: deadline[0])
+    assert bench.syncer.began.wait(10)
+    deadline[0] = bench.clock.monotonic() + 50
+    assert bench.syncer.how["deadline"]() is None  # it is cancelled when the command has ended
+    bench.end()
+
+
+def test_whoever_asks_does_not_wait_for_a_look_at_a_million_files(bench: Bench) -> None:
+    for _ in range(2):
+        bench.storing.look_anew()
+    assert bench.syncer.looks == 2
+    bench.syncer.look_s = 30.0
+    for _ in range(3):
+        bench.storing.look_anew()
+    assert bench.syncer.looks == 3
+    assert bench.storing.facts()["at_risk_bytes"] == 5
