@@ -23,10 +23,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from spotwarp import config
 from spotwarp.errors import SpotWarpError, StoreUnavailable
-from spotwarp.execution import sync as syncing
-from spotwarp.execution.restoring import Restorer
-from spotwarp.execution.sync import Syncer
-from spotwarp.execution.versions import End
+from spotwarp.execution.restoring.restorer import Restorer
+from spotwarp.execution.syncing import syncer as syncing
+from spotwarp.execution.syncing.syncer import Syncer
+from spotwarp.execution.syncing.versions import End
 from spotwarp.execution.workspace import Choice
 from spotwarp.persistence import repository, statcache
 from spotwarp.persistence.backup import BackupOptions, backup
