@@ -43,9 +43,11 @@ class Context:
 
 def connect(remote_path: str, *, clock: Clock, rng: Rng, single_writer: bool = False, cwd: Path | None = None) -> Store:
     """The store at `remote_path`. Nothing is asked of it yet."""
+    from spotwarp.persistence.parallel import settle_allocator
     from spotwarp.persistence.store.single_writer import SingleWriterStore
     from spotwarp.persistence.store.url import open_store, parse_url
 
+    settle_allocator()  # before the store starts its threads
     store = open_store(parse_url(remote_path, cwd=cwd), clock=clock, rng=rng, env=os.environ)
     return SingleWriterStore(store) if single_writer else store
 

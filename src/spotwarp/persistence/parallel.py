@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -19,6 +20,7 @@ Job = TypeVar("Job")
 
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
+_M_ARENA_MAX: Final = -8
 
 
 def default_workers() -> int:
@@ -34,7 +36,7 @@ def each(
     `work` gets an iterable rather than one job, so that it can keep what a thread owns (open directories) across jobs.
     Raises the first error of any; `Interrupted` once `cancel` is set.
     """
-    _keep_freed_memory()
+    settle_allocator()
     stop = threading.Event()
     lock = threading.Lock()
     source = iter(jobs)
@@ -63,13 +65,17 @@ def each(
 
 
 @functools.cache
-def _keep_freed_memory() -> None:
-    """Let the C library keep what a job frees for the next one, once for the process.
+def settle_allocator() -> None:
+    """Tell the C library how this process uses memory, once for the process; the earlier the better.
 
-    Else every buffer of some MiB is mapped anew and its pages zeroed by the kernel: half of the CPU time of a restore.
-    What is kept is bounded by what was in use at one time.
+    Let it keep what a job frees for the next one: else every buffer of some MiB is mapped anew and its pages zeroed by
+    the kernel, half of the CPU time of a restore. And few arenas: each new thread may else take one of 64 MiB of
+    address space, up to eight per core, which a limited container does not have.
     """
+    if sys.platform != "linux":
+        return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:  # not every C library has it, and it may decline: only speed is lost
+        mallopt(_M_ARENA_MAX, 4)
         mallopt(_M_MMAP_THRESHOLD, 32 << 20)
         mallopt(_M_TRIM_THRESHOLD, 256 << 20)
