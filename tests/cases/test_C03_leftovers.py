@@ -58,8 +58,11 @@ def test_C03_a_trainer_that_outlived_its_spotwarp_is_named_and_left_alone(tmp_pa
     assert str(trainer) in err
     assert "still run in this workspace" in err
     os.kill(trainer, 0)  # left alone
+    stopped = _finished(_spotwarp(workspace, "stop"), code=11)
+    assert f"kill {trainer}" in stopped  # nothing is left here that could stop it
 
     os.kill(trainer, signal.SIGKILL)
     _until(lambda: not Path(f"/proc/{trainer}/cmdline").exists() or not Path(f"/proc/{trainer}/cmdline").read_bytes())
     first.communicate(timeout=30)
+    assert "it was killed" in _finished(_spotwarp(workspace, "stop"), code=11)
     _finished(_spotwarp(workspace, "run", "--", "true"))

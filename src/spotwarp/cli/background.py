@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -21,7 +22,7 @@ from spotwarp.values import duration
 if TYPE_CHECKING:
     from spotwarp.execution.output.following import Read
     from spotwarp.execution.output.logs import StoredOutput
-    from spotwarp.persistence.runlog.entry import State
+    from spotwarp.persistence.runlog.entry import Claim, State
 
 ATTACH_LINES = 20
 LOCAL_POLL_S = 0.2
@@ -134,7 +135,8 @@ def stop(
 
     spotwarp stop --now
 
-    Exit codes: 0 stopped (or nothing runs), 11 it runs on another machine, 125 not everything could be stored.
+    Exit codes: 0 stopped (or nothing runs), 11 it runs on another machine (or processes that it left do here), 125 not
+    everything could be stored.
     """
     from spotwarp.execution.control_socket import ask
 
@@ -158,24 +160,33 @@ def stop(
 
 def _nothing_to_stop(opened: Context, *, as_json: bool) -> int:
     from spotwarp.execution.claiming import last_claim
+    from spotwarp.execution.occupancy.leftovers import refuse_leftovers
     from spotwarp.persistence.runlog.lease import holder
 
+    if sys.platform == "linux":
+        refuse_leftovers(opened.workspace)  # nobody is beside them who could end them
     log = opened.log()
     head = log.head()
     state = head.state
     word = state.terminal or state.seal or ("new" if not state.generation else "")
     if not word:
         held = last_claim(log, head)
-        place = f"on {held.host}: cd {held.workspace} && spotwarp stop" if held else "there: spotwarp stop"
         raise LeaseHeld(
-            f"run {log.run!r} is held {holder(log, state)}; it cannot be stopped from here",
-            hint=f"Type {place}. If that machine is gone, `spotwarp run` takes over when its lease is over.",
+            f"run {log.run!r} is held {holder(log, state)}; it cannot be stopped from here", hint=_where(opened, held)
         )
     if as_json:
         render.facts({"run": log.run, "state": word})
     else:
         render.line(f"nothing to stop: run {log.run!r} is {word}")
     return 0
+
+
+def _where(opened: Context, held: Claim | None) -> str:
+    """What to type, and where, to stop a run that is held."""
+    if held is not None and (held.host, held.workspace) == (socket.gethostname(), str(opened.workspace)):
+        return "No SpotWarp is at work here any more: it was killed. `spotwarp run` goes on when its lease is over."
+    place = f"on {held.host}: cd {held.workspace} && spotwarp stop" if held else "there: spotwarp stop"
+    return f"Type {place}. If that machine is gone, `spotwarp run` takes over when its lease is over."
 
 
 # --- logs

@@ -82,10 +82,10 @@ class Starting:
 def _spawn(arguments: Sequence[str], env: Mapping[str, str], words: Path, writing: int) -> int:
     append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     actions = [
+        (os.POSIX_SPAWN_DUP2, writing, 3),  # first: where our own three are closed, it may be one of these
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
         (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
         (os.POSIX_SPAWN_OPEN, 2, str(words), append, 0o666),
-        (os.POSIX_SPAWN_DUP2, writing, 3),
     ]
     # -P: a file of the workspace that is called like a module of Python's must not be imported for it.
     command = [sys.executable, "-P", "-m", "spotwarp", *arguments]

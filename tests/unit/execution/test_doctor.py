@@ -74,6 +74,9 @@ def test_the_rest() -> None:
     assert verdict.target(ProbeResult(True, True, True, "atomic", False, 1.0)).level == "warn"
     assert verdict.target(ProbeResult(True, True, True, "ignored", True, 1.0)).level == "fail"
     assert verdict.target(ProbeResult(True, False, True, "atomic", True, 1.0, ("differs",))).level == "fail"
+    for read_back, level in ((True, "warn"), (False, "fail")):
+        found = ProbeResult(True, read_back, True, "ignored", True, 1.0, ("differs",))
+        assert verdict.target(found, single_writer=True).level == level
     assert verdict.rate(FAST).level == "ok"
     assert verdict.rate(Rates(MIB, MIB, MIB, 0.1, 0, 0)).level == "warn"
     assert verdict.rate(None, "because").level == "warn"

@@ -66,7 +66,7 @@ def examine(asked: Asked) -> Iterator[Line]:
     rates: Rates | None = None
     try:
         found = probe(asked.store, clock=asked.clock, rng=asked.rng)
-        yield verdict.target(found)
+        yield verdict.target(found, single_writer=asked.config.single_writer)
         if found.deletable:
             rates = measure(_hasty(asked.store), clock=asked.clock, rng=asked.rng)
             asked.measured["rates"] = asdict(rates)

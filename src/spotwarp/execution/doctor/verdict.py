@@ -36,13 +36,16 @@ class Line:
     hint: str = ""
 
 
-def target(found: ProbeResult) -> Line:
-    """What the store was seen to do."""
-    if found.create_if_absent != "atomic":
-        text = f"create-if-absent is {found.create_if_absent}: two machines could write one run and destroy it"
-        return Line("store", "fail", text, "Use another store, or `single_writer` where only ever one machine writes.")
+def target(found: ProbeResult, *, single_writer: bool = False) -> Line:
+    """What the store was seen to do. `single_writer`: the user answers for it that only one machine ever writes."""
+    atomic = found.create_if_absent == "atomic"
+    alone = f"create-if-absent is {found.create_if_absent}: two machines could write one run and destroy it"
+    if not (atomic or single_writer):
+        return Line("store", "fail", alone, "Use another store, or `single_writer` where only ever one machine writes.")
     if not (found.read_back and found.listable and found.distinguishes_case):
         return Line("store", "fail", "; ".join(found.details) or "it does not give back what it took", "Do not use it.")
+    if not atomic:
+        return Line("store", "warn", f"{alone}, and `single_writer` says that there is one", "See that it stays so.")
     does = "write, read back, list, create-if-absent under a race"
     if not found.deletable:
         hint = "Without the right to delete, old data is kept for ever; prune needs another key."
