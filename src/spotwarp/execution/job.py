@@ -441,7 +441,7 @@ def sync_once(
             _refuse_behind(workspace, repository, log)  # again: the one we waited for may have stored more (R10)
             repository.enlist(log.run)
             syncer = Syncer(workspace, config, repository, log, claimed.generation, clock=clock, rng=rng, say=say)
-            done = syncer.sync(final=True)
+            done = syncer.sync(final=True, recheck=True)
             if done.verified is None:
                 raise ExecutionError("the snapshot was not committed")
             seal(log, done.verified, phase="stopped", exit_code=None, reason=lacking(done) or "sync")

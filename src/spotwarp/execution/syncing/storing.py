@@ -414,7 +414,10 @@ def lacking(done: Synced) -> str:
         has = f"; the newest resumable checkpoint in it is {snapshot.checkpoint}" if snapshot.checkpoint else ""
         size = human_bytes(snapshot.late_bytes)
         return f"{snapshot.late} file(s), {size}, did not get to the store in time: {words}{more}{has}"
-    return f"{len(left)} path(s) could not be read: {words}{more}" if left else ""
+    if not left:
+        return ""
+    read = all(one.reason.startswith("cannot be read") for one in left)
+    return f"{len(left)} path(s) could not be {'read' if read else 'stored'}: {words}{more}"
 
 
 def newest_fact(checkpoints: tuple[CheckpointFact, ...]) -> CheckpointFact | None:

@@ -334,7 +334,7 @@ class Syncer:
         now_ns = self._ended_ns or file_system_time(self._root)
         if end is not End.LIVE:
             self._ended_ns = now_ns
-        return Moment(now_ns, end, 0.0 if asked else self._config.settle_s)
+        return Moment(now_ns, end, 0.0 if asked else self._config.settle_s, asked)
 
     def _refuse_emptied(self, entries: Table[Scanned], base: Base) -> None:
         """A workspace that was unmounted, replaced or emptied is a fault, not an update. Raises `WorkspaceFault`."""

@@ -28,7 +28,7 @@ CUT_OFF = "rewritten when its writer was ended, and it has no checksum to tell w
 SECOND_NS = 1_000_000_000
 TORN_FRESH_S = 30.0
 """A torn file of which no whole version is known is taken for one that is being written this long after its last
-write; later it is stored as it is, like any file."""
+write; later, or when nobody can be writing it, it is stored as it is, like any file."""
 
 
 class End(Enum):
@@ -48,6 +48,8 @@ class Moment:
     now_ns: int
     end: End
     settle_s: float
+    asked: bool = False
+    """Somebody wants all of it now and says that nothing is being written: only who holds a file open contradicts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ class WholeVersions:
             version = decide(root, entry, fact, cache.last(entry.path), self.moment, belief.held.files)
             if version is not None:
                 of[entry.path] = version
-        return Versions(base, self.base, _named_apart(of, entries))
+        return Versions(base, self.base, _named_apart(of, entries), asked=self.moment.asked)
 
 
 def _is(stored: Entry, base: Manifest, record: Record) -> bool:
@@ -125,7 +127,12 @@ def decide(
         return None
     if fact is not None:
         return Version(Take.BASE, fact.format, _torn(found, moment))
-    fresh = moment.end is not End.CLEAN and abs(age_s) < max(TORN_FRESH_S, moment.settle_s)
+    if moment.end is End.CLEAN:
+        return None
+    young = abs(age_s) < max(TORN_FRESH_S, moment.settle_s)
+    if moment.end is End.CUT:  # nobody will finish it; what there is of it is kept, under a name that nobody takes
+        return Version(Take.ASIDE, found.format, _torn(found, moment)) if young else None
+    fresh = (entry.dev, entry.ino) in writing if moment.asked else young
     return Version(Take.NONE, found.format, _torn(found, moment)) if fresh else None
 
 

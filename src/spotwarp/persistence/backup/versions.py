@@ -34,7 +34,7 @@ class Take(Enum):
     NONE = "none"
     """Nothing: what is on disk is not whole, and the base has no version."""
     ASIDE = "aside"
-    """The base's version, and beside it what is on disk, under a name that says that nobody vouches for it."""
+    """The base's version, if it has one, and what is on disk under a name that says that nobody vouches for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,8 @@ class Versions:
     number: int = 0
     """Of the base snapshot; 0: none."""
     of: Mapping[bytes, Version] = field(default_factory=dict)
+    asked: bool = False
+    """Somebody relies on this snapshot to have everything: what it has no version of is a lack."""
 
     def unwanted(self) -> frozenset[bytes]:
         """The files of which nothing on disk is wanted."""
@@ -96,7 +98,8 @@ class Versions:
             yield from read()
             return
         have = held(self.base)
-        added = [as_before(have[path]) for path, v in self.of.items() if v.take in (Take.BASE, Take.ASIDE)]
+        back = [path for path, v in self.of.items() if v.take in (Take.BASE, Take.ASIDE) and path in have]
+        added = [as_before(have[path]) for path in back]
         if any(version.take is Take.ASIDE for version in self.of.values()):
             added += [self._aside(one) for one in read() if self._take(one) is Take.ASIDE]
         stay = (one for one in read() if self._take(one) is Take.NEW)
@@ -114,11 +117,12 @@ class Versions:
     def facts(self) -> tuple[FileFact, ...]:
         """What the manifest says of the files that are in it in a whole version."""
         before = {fact.path: fact for fact in self.base.versions} if self.base else {}
+        have = held(self.base)
         facts = []
         for path, version in sorted(self.of.items()):
             if version.take is Take.NEW:
                 facts.append(FileFact(path, version.format))
-            elif version.take is not Take.NONE:
+            elif version.take is not Take.NONE and path in have:
                 was = before.get(path)
                 number = was.kept if was is not None and was.kept else self.number
                 facts.append(FileFact(path, version.format, number, version.reason))
@@ -126,7 +130,7 @@ class Versions:
 
     def left_out(self) -> list[Skipped]:
         """The files that the snapshot has no version of."""
-        return [Skipped(path, v.reason) for path, v in self.of.items() if v.take is Take.NONE]
+        return [Skipped(path, v.reason, unreadable=self.asked) for path, v in self.of.items() if v.take is Take.NONE]
 
     def unknown(self) -> set[bytes]:
         """The paths whose content on disk is not what the snapshot has there."""

@@ -152,6 +152,14 @@ def test_the_first_version_is_left_out_while_it_is_torn_and_named(world: World) 
     assert world.skipped() == {}
 
 
+def test_a_torn_first_version_is_kept_aside_when_nobody_will_finish_it(world: World) -> None:
+    rewrite(world.root / "last.ckpt", whole(b"new")[:2000])
+    for _ in range(2):
+        assert world.take(after_s=1, end=End.CUT) == {}
+        assert world.holds() == {b"last.ckpt.unverified": whole(b"new")[:2000]}
+        assert world.skipped() == {}
+
+
 def test_names_prove_nothing(world: World) -> None:
     for name, body in {"site.pth": b"import this", "data.bin": b"\x01" * 5000, "model.pt": b"\x80\x04K\x01."}.items():
         rewrite(world.root / name, body)
