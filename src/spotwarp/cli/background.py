@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import socket
 import sys
 from datetime import datetime, timedelta
@@ -185,7 +186,7 @@ def _where(opened: Context, held: Claim | None) -> str:
     """What to type, and where, to stop a run that is held."""
     if held is not None and (held.host, held.workspace) == (socket.gethostname(), str(opened.workspace)):
         return "No SpotWarp is at work here any more: it was killed. `spotwarp run` goes on when its lease is over."
-    place = f"on {held.host}: cd {held.workspace} && spotwarp stop" if held else "there: spotwarp stop"
+    place = f"on {held.host}: cd {shlex.quote(held.workspace)} && spotwarp stop" if held else "there: spotwarp stop"
     return f"Type {place}. If that machine is gone, `spotwarp run` takes over when its lease is over."
 
 

@@ -6,6 +6,7 @@ Recognised by what their makers put into them, never by their names alone. Pure 
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,7 +34,14 @@ class Part:
     @property
     def exclude(self) -> str:
         """The line that leaves it out from now on."""
-        return f"spotwarp exclude '/{self.path}/'"
+        return leave_out(f"{self.path}/")
+
+
+def leave_out(path: str) -> str:
+    """The line that leaves exactly `path` out, safe to be given to a shell whatever the name is."""
+    literal = re.sub(r"([\\*?\[])", r"\\\1", path)
+    quoted = literal.replace("'", "'\\''")
+    return f"spotwarp exclude '/{quoted}'"
 
 
 def downloadable(entries: Sequence[Scanned]) -> list[Part]:

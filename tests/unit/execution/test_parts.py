@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
-from spotwarp.execution.parts import LEAST, downloadable, glance
+import pytest
+
+from spotwarp.execution.parts import LEAST, downloadable, glance, leave_out
 from spotwarp.persistence.excludes import Excludes
 from spotwarp.persistence.scan import scan
 from spotwarp.testing.clocks import VirtualClock
@@ -65,3 +68,12 @@ def test_a_glance_ends_in_time(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     assert glance(tmp_path, (), VirtualClock(), budget_s=0.0) is None
     assert glance(tmp_path, (), VirtualClock()) is not None
+
+
+@pytest.mark.parametrize("name", ["data set", "it's; touch no; '", "[a]*?", "back\\slash", "-n", "$(x)"])
+def test_the_line_that_leaves_it_out_does_just_that_in_a_shell(name: str) -> None:
+    program, verb, pattern = shlex.split(leave_out(f"{name}/"))
+    assert (program, verb) == ("spotwarp", "exclude")
+    excluded = Excludes([pattern])
+    assert excluded.excluded(os.fsencode(name), is_dir=True)
+    assert not excluded.excluded(b"aa", is_dir=True)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from spotwarp.execution.parts import leave_out
 from spotwarp.model import human_bytes, human_seconds
 from spotwarp.persistence.entries import shown
 from spotwarp.persistence.excludes import Excludes
@@ -26,7 +27,7 @@ def screen(workspace: Path, exclude: Sequence[str], rate: float | None) -> list[
     took = f", about {human_seconds(total / rate)} at the rate measured by init" if rate else ""
     lines = [f"first upload: {human_bytes(total)}{took}; checkpoints go first, the bulk last. The biggest parts:"]
     for path, size in biggest(found.entries, total):
-        lines.append(f"  {human_bytes(size):>10}  {path:32}  spotwarp exclude '/{path}'")
+        lines.append(f"  {human_bytes(size):>10}  {path:32}  {leave_out(path)}")
     lines.append("the command starts now; work is safe from the first snapshot on (`spotwarp status`)")
     return lines
 
