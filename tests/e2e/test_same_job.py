@@ -80,6 +80,9 @@ def test_a_complete_run_goes_on_as_another_that_shares_its_data(rent: Rent, ws: 
     ws("run", "--command", "true")
     offered = ws("run", "--command", "more", code=125)
     assert "--extend" in offered.err
+    ws("run", "--extend", "--command", "more", code=125, env={"SPOTWARP_SECRETS": "NOT_SET"})
+    ws("run", "--extend", "--command", "more hunter22", code=2, env={"SPOTWARP_SECRETS": "TOKEN", "TOKEN": "hunter22"})
+    assert [run["run"] for run in ws.facts("runs")] == ["main"]  # nothing was changed, as it says
     extend = ("run", "--extend", "--command", 'echo "$SPOTWARP_RESUMED $SPOTWARP_LAST_CHECKPOINT"; exit 3')
     done = ws(*extend, code=3)
     assert "going on as run 'main-2'" in done.err

@@ -169,7 +169,11 @@ def _extended(opened: Context, command: tuple[str, ...], *, keep: bool) -> Conte
     """The same workspace in the run that goes on from a complete one; `keep` it as the workspace's run from now on."""
     from spotwarp.configfile import set_run
     from spotwarp.execution.extending import extend
+    from spotwarp.execution.redaction import Redactor
+    from spotwarp.execution.secrets import refuse_spelled_out, require
 
+    # Before a run is made for a command that will not be started.
+    refuse_spelled_out(command, Redactor(require(opened.config.secrets, os.environ)))
     name = extend(opened.log, opened.config.run, command, render.note)
     if name == opened.config.run:
         return opened
