@@ -17,7 +17,7 @@ import msgspec
 
 from spotwarp.errors import CorruptObject
 from spotwarp.persistence.envelope import Kind, digest, seal, unsealed
-from spotwarp.persistence.table import MOST_TIMES, Directory, Table, TableBuilder, directory, placed
+from spotwarp.persistence.table import Directory, Table, TableBuilder, directory, placed, plausible
 
 FILE: Final = 0
 DIRECTORY: Final = 1
@@ -229,7 +229,7 @@ def _head(body: memoryview, name: str) -> tuple[_Head, memoryview]:
     coded = body[4 : 4 + length]
     try:
         size = zstandard.frame_content_size(coded)
-        if not 0 <= size <= min(MAX_HEAD, length * MOST_TIMES):
+        if not plausible(size, length, MAX_HEAD):
             raise CorruptObject(f"{name} announces {size} bytes")
         return _decoder.decode(zstandard.ZstdDecompressor().decompress(coded)), body[4 + length :]
     except (zstandard.ZstdError, msgspec.DecodeError, RecursionError) as error:

@@ -25,9 +25,16 @@ MOST: Final = 8192
 _MASK: Final = 2047
 """A segment ends before a path whose CRC-32 has these bits clear: one in 2048."""
 MOST_TIMES: Final = 2000
-"""How many times its coded size anything may decode to: rows of like names stay far below it, bombs do not."""
+FREE: Final = 64 << 20
+"""How many times its coded size anything may decode to beyond so many bytes: rows of like names stay far below it,
+bombs do not. (The digests of a sparse file of 300 GB are a megabyte of zeros, in some hundred bytes.)"""
 LIMIT: Final = 1 << 30
 """Bytes that one segment may decode to; more is damage."""
+
+
+def plausible(size: int, coded: int, most: int) -> bool:
+    """Whether `coded` bytes may decode to `size`: not unknown (-1), not more than `most`, and no bomb."""
+    return 0 <= size <= min(most, max(FREE, coded * MOST_TIMES))
 
 
 class Row(Protocol):
@@ -138,7 +145,7 @@ class Table(Sequence[R], Generic[R]):
         import zstandard
 
         try:
-            if not 0 <= zstandard.frame_content_size(segment.data) <= min(LIMIT, len(segment.data) * MOST_TIMES):
+            if not plausible(zstandard.frame_content_size(segment.data), len(segment.data), LIMIT):
                 raise CorruptObject(f"a segment of {len(segment.data)} bytes announces an impossible length")
             rows = self._decoder.decode(zstandard.ZstdDecompressor().decompress(segment.data))
         except (zstandard.ZstdError, msgspec.DecodeError, RecursionError) as error:
