@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 
 import pytest
@@ -61,3 +62,24 @@ def test_no_store_no_start(remote: Machine, s3_proxy: FaultProxy) -> None:
     done = remote("run", "--command", "touch never", code=125, seconds=120)
     assert "hint:" in done.err
     assert not (remote.path / "never").exists()
+
+
+@pytest.mark.parametrize("trouble", [Rule(verb="PUT", path="/packs/", hang=True), AWAY], ids=["hangs", "refuses"])
+def test_work_at_risk_is_counted_while_a_sync_gets_nowhere(
+    remote: Machine, s3_proxy: FaultProxy, trouble: Rule
+) -> None:
+    grows = "touch ready; until test -e more; do sleep 0.05; done; head -c 3000000 /dev/urandom > big; sleep 60"
+    program = remote.start("run", "--command", grows)
+    program.until(lambda: (remote.path / "ready").exists() and remote.snapshots(), "a first snapshot")
+    s3_proxy.rule(trouble)
+    remote.file("first", "something to store\n" * 1000)
+    s3_proxy.wait_seen(2, path=trouble.path)
+    remote.file("more", "")
+
+    def risk() -> int:
+        return int(remote.facts("status", code=None)["at_risk_bytes"] or 0)
+
+    program.until(lambda: risk() > 3_000_000, "the work at risk to grow", 90)
+    s3_proxy.rule()
+    program.send(signal.SIGTERM)
+    program.end(None, 60)

@@ -101,6 +101,12 @@ class StatCache:
         self._saved: Table[Record] | None = None
         self._quiet: Quiet | None = None
 
+    def twin(self) -> StatCache:
+        """The same records for another thread: changes on either side do not show on the other."""
+        other = StatCache(Table(Record, self._records.segments))
+        other._quiet = self._quiet
+        return other
+
     def __len__(self) -> int:
         """How many files are recorded."""
         return len(self._records)

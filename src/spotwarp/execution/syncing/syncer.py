@@ -68,8 +68,6 @@ class Facts:
 
     safe_since: float
     """Monotonic: everything older than this is stored."""
-    pending_bytes: int = 0
-    """Read or to be read by the sync at work, or left over by a failed one."""
     error: str = ""
     error_since: str = ""
     read_bytes: int = 0
@@ -293,13 +291,6 @@ class Syncer:
             self._refuse_emptied(entries, base)
             return judge_all(root, entries, settle_s=settle_s)
 
-        def meter(now: Progress) -> None:
-            if not now.seen:
-                with self._guard:
-                    self.facts.pending_bytes = now.bytes_total
-            if how.progress is not None:
-                how.progress(now)
-
         uploaded = backup(
             store=self._repository.store,
             run=self._log.run,
@@ -311,7 +302,7 @@ class Syncer:
             judge=judge,
             clock=self._clock,
             rng=self._rng,
-            progress=meter,
+            progress=how.progress,
             cancel=how.cancel,
             always=how.always,
             cutoff=how.cutoff,
@@ -408,7 +399,6 @@ class Syncer:
     def _succeeded(self, done: Synced, started: float) -> None:
         with self._guard:
             self.facts.safe_since = started
-            self.facts.pending_bytes = 0
             self.facts.error = self.facts.error_since = ""
             self.facts.last = done.snapshot
 
@@ -419,38 +409,16 @@ class Syncer:
             self.facts.error_since = self.facts.error_since or self._clock.wall().isoformat(timespec="seconds")
 
     def dirty_bytes(self) -> int:
-        """Bytes of files that are not stored as they are now. While a sync is at work, what it has to read.
+        """Bytes of files that are not stored as they are now, whatever a sync at work may be waiting for.
 
         Raises `WorkspaceFault`.
         """
-        if not self._one.acquire(blocking=False):
-            with self._guard:
-                return self.facts.pending_bytes
-        try:
-            entries, base = scan(self._root, Excludes(self._excludes())).entries, self._known.manifest
-            if base is not None and self._cache.quiet(entries, base) is not None:
-                return 0
-            stored = self._stored_in(base)
-            return sum(entry.size for entry in entries if entry.kind == FILE and not stored(entry))
-        finally:
-            self._one.release()
-
-    def _stored_in(self, base: Manifest | None) -> Callable[[Scanned], bool]:
-        """Tells, asked in the order of the paths, whether a file is in the snapshot `base` as it is on disk.
-
-        What was read for a snapshot that could not be committed is in none. While `base` is unknown, being read counts.
-        """
-        at = Cursor(tabled(base.entries)) if base is not None else None
-
-        def stored(entry: Scanned) -> bool:
-            # What their times show: files held for writing are not all work at risk.
-            digests = self._cache.lookup(entry, -math.inf)
-            if digests is None or at is None or base is None:
-                return digests is not None
-            was = at.find(entry.path)
-            return was is not None and was.kind == FILE and digests_of(was, base.blobs) in (digests, None)
-
-        return stored
+        cache, base = self._cache.twin(), self._known.manifest
+        entries = scan(self._root, Excludes(self._excludes())).entries
+        if base is not None and cache.quiet(entries, base) is not None:
+            return 0
+        stored = _stored_in(base, cache)
+        return sum(entry.size for entry in entries if entry.kind == FILE and not stored(entry))
 
     def shortage(self) -> str:
         """Why the next checkpoint may not fit on the disk, in words."""
@@ -460,6 +428,24 @@ class Syncer:
         """Seconds of work that are stored nowhere, at most."""
         with self._guard:
             return max(0.0, self._clock.monotonic() - self.facts.safe_since)
+
+
+def _stored_in(base: Manifest | None, cache: StatCache) -> Callable[[Scanned], bool]:
+    """Tells, asked in the order of the paths, whether a file is in the snapshot `base` as it is on disk.
+
+    What was read for a snapshot that could not be committed is in none. While `base` is unknown, being read counts.
+    """
+    at = Cursor(tabled(base.entries)) if base is not None else None
+
+    def stored(entry: Scanned) -> bool:
+        # What their times show: files held for writing are not all work at risk.
+        digests = cache.lookup(entry, -math.inf)
+        if digests is None or at is None or base is None:
+            return digests is not None
+        was = at.find(entry.path)
+        return was is not None and was.kind == FILE and digests_of(was, base.blobs) in (digests, None)
+
+    return stored
 
 
 def _users(entries: Iterable[Scanned] | Iterable[Entry]) -> bool:
