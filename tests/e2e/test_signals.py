@@ -50,10 +50,13 @@ def test_sigterm_while_the_log_cannot_be_read(remote: Machine, s3_proxy: FaultPr
         remote.file("work", "only here")
     s3_proxy.forget()
     s3_proxy.rule(AWAY)
-    program = remote.start("run", "--command", "touch never")
+    told = remote.path.with_name("told")
+    notify = {"SPOTWARP_NOTIFY": f'echo "$SPOTWARP_EVENT, stored: $SPOTWARP_EVENT_STORED" >> {told}'}
+    program = remote.start("run", "--command", "touch never", env=notify)
     assert s3_proxy.wait_seen(2, path=AWAY.path)
     program.send(signal.SIGTERM)
     assert "before the command was started" in program.end(code, 20).err
+    assert told.read_text() == f"preempted, stored: {'false' if work else 'true'}\n"
     assert not (remote.path / "never").exists()
 
 

@@ -51,6 +51,9 @@ from spotwarp.persistence.view import snapshot_facts
 Say = Callable[[str], None]
 Facts = dict[str, str | int | float | bool | None]
 
+EARLY_S = 3.0
+"""What a machine that goes before the command was started has for news."""
+
 __all__ = ["Choice", "Outcome", "Wish", "run_job", "sync_once"]
 
 
@@ -192,7 +195,10 @@ class _Job:
             if stopped.number != signal.SIGTERM:
                 raise
             self._say(stopped.message)
-            return Outcome(75 if self._only_stored else 125, stopped.message, None, stored=self._only_stored)
+            code, stored = 75 if self._only_stored else 125, self._only_stored
+            self._notifier.hurry(self._clock.monotonic() + EARLY_S)
+            self._notifier.send("preempted", f"{self._log.run}: {stopped.message}", exit_code=code, stored=stored)
+            return Outcome(code, stopped.message, None, stored=stored)
         except SpotWarpError as error:
             if self._ask is None and not isinstance(error, (UsageError, Interrupted)):  # nobody is looking
                 self._notifier.send("failed", f"{self._log.run} did not start: {error.message}", error=error.code)
