@@ -22,9 +22,11 @@ from spotwarp.persistence import prune, receipts
 from spotwarp.persistence.backup import BackupOptions, backup
 from spotwarp.persistence.runlog import lease
 from spotwarp.testing import crash
-from spotwarp.testing.checkpoints import huggingface_files
+from spotwarp.testing.checkpoints import huggingface_files, torch_file
 
 STATES = 3
+LINKED = "data/same.bin"
+"""Another name of `data/base.bin`."""
 EPOCH_NS = 1_700_000_000 * 10**9
 SETTINGS = {
     "SPOTWARP_LEASE": "0.5s",
@@ -41,7 +43,9 @@ def content(state: int) -> dict[str, bytes]:
         "data/moving.bin": _noise(600_000, 10 + state),
         "data/growing.bin": _noise(400_000 * state, 2),
         "train.py": b"print('train')\n",
+        "last.pt": torch_file(_noise(300_000, 30 + state)),
     }
+    files |= {LINKED: files["data/base.bin"]}
     files |= {f"logs/{at}.txt": b"line\n" * (at + (state if at % 5 == 0 else 0)) for at in range(1, 40)}
     files |= {f"only-in-{state}/deep/{at}": _noise(1000, 100 * state + at) for at in range(3)}
     files[f"only-in-{state}/caf\udce9"] = b"a name that is no text"
@@ -60,7 +64,9 @@ def lay(workspace: Path, state: int) -> None:
     for name, data in wanted.items():
         path = workspace / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.exists() or path.read_bytes() != data:
+        if name == LINKED and not path.exists():
+            path.hardlink_to(workspace / "data/base.bin")
+        elif not path.exists() or path.read_bytes() != data:
             path.write_bytes(data)
             stamp = EPOCH_NS + zlib.crc32(data) % 10**6 * 10**9
             os.utime(path, ns=(stamp, stamp))
