@@ -48,7 +48,7 @@ pytestmark = pytest.mark.slow
 
 RUN, MIB = "main", 1 << 20
 SINGLES = ["last.ckpt", "best.pt", "out/ema.safetensors"]
-FILES = st.sampled_from(["train.py", "data/a", "data/b", "data/c.bin", "out/notes", "out/config.json", "out/runs/e"])
+FILES = st.sampled_from(["train.py", "data/a", "data/b", "data/c.dat", "out/notes", "out/config.json", "out/runs/e"])
 SIZES = st.sampled_from([0, 10, 1000, 70_000, 300_000, 2 * MIB])
 STEPS = st.sampled_from([1, 2, 3])
 TAGS = st.integers(0, 5)

@@ -43,7 +43,7 @@ def content(state: int) -> dict[str, bytes]:
         "data/moving.bin": _noise(600_000, 10 + state),
         "data/growing.bin": _noise(400_000 * state, 2),
         "train.py": b"print('train')\n",
-        "last.pt": torch_file(_noise(300_000, 30 + state)),
+        "data/last.pt": torch_file(_noise(300_000, 30 + state)),
     }
     files |= {LINKED: files["data/base.bin"]}
     files |= {f"logs/{at}.txt": b"line\n" * (at + (state if at % 5 == 0 else 0)) for at in range(1, 40)}
