@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -136,3 +137,13 @@ def test_the_directory_of_a_command_may_be_no_text(ws: Machine) -> None:
     ws("run", "--", sys.executable, "-c", "open('here', 'w').close(); raise SystemExit(5)", cwd=inner, code=5)
     assert (inner / "here").exists()
     ws("run", "--command", "exit 6", code=6)
+
+
+@pytest.mark.deep
+def test_a_disk_that_is_full_from_the_start_can_be_stored(small: Machine, rent: Rent) -> None:
+    with contextlib.suppress(OSError), (small.path / "fill").open("wb", buffering=0) as fill:
+        while True:
+            fill.write(os.urandom(1 << 12))
+    assert small.facts("sync")["lacking"] == ""
+    small("run", "--command", "exit 3", code=3)
+    rent("other").init()("run", "--command", "cmp fill ../small/fill")

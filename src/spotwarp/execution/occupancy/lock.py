@@ -41,8 +41,9 @@ def hold(workspace: Path, *, what: str, since: str, say: Callable[[str], None] =
             held.enter_context(_named_socket(path))
             say("this file system has no locks: only the bucket keeps another machine out of this workspace")
         mine = {"pid": os.getpid(), "host": socket.gethostname(), "what": what, "since": since}
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps(mine).encode(), 0)
+        with contextlib.suppress(OSError):  # a full disk: the lock is held all the same, only its holder goes unnamed
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, json.dumps(mine).encode(), 0)
         yield
 
 

@@ -9,6 +9,7 @@ lease (R8). Two trainers never start in one directory, not even by `--takeover`.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -73,7 +74,10 @@ def occupy(
         since=clock.wall().isoformat(timespec="seconds"),
     )
     since: float | None = None
-    while not _create(path, mine):
+    while not (made := _create(path, mine)):
+        if made is None:
+            say("no room for a note of who works here: a machine that shares this directory would not see us; going on")
+            break
         other = localstate.load(path, Occupant)
         if other is None:  # being written just now, or damaged
             since = clock.monotonic() if since is None else since
@@ -143,8 +147,11 @@ def _take_away(path: Path, known: Occupant, life: str) -> None:
     aside.unlink()
 
 
-def _create(path: Path, mine: Occupant) -> bool:
-    """Write the note if there is none; False when there is one. Raises `WorkspaceFault`."""
+def _create(path: Path, mine: Occupant) -> bool | None:
+    """Write the note if there is none; False when there is one, None when there is none and no room for one.
+
+    A full disk is when storing what is on it matters most. Raises `WorkspaceFault`.
+    """
     part = path.with_name(f"{FILE}.{mine.life}")
     try:
         path.parent.mkdir(exist_ok=True)
@@ -158,6 +165,10 @@ def _create(path: Path, mine: Occupant) -> bool:
         finally:
             part.unlink()
     except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT) and not path.exists():
+            return None
         raise WorkspaceFault(
             f"{path} cannot be written: {error.strerror}", hint="Is the disk full or read-only?"
         ) from error

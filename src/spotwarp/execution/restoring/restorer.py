@@ -257,8 +257,12 @@ class Restorer:
         localstate.save(self._own / localstate.RESTORING, marker)
 
     def _save_origin(self, position: int) -> None:
+        """Note where the content stems from. Without room for it the next start compares contents again."""
         origin = Origin(self._repository.identity.id, self._log.run, position, boot=localstate.boot_id())
-        localstate.save(self._own / localstate.STATE, origin)
+        try:
+            localstate.save(self._own / localstate.STATE, origin)
+        except WorkspaceFault as fault:
+            self._say(f"{fault.message}; going on")
 
     def _seed(self, manifest: Manifest) -> None:
         """Let the stat cache know what was just restored, so that the first scan does not read it all again."""
