@@ -291,7 +291,8 @@ def load(workspace: Path | None, *, env: Mapping[str, str], overrides: Mapping[s
             parsed[_FIELDS.get(option.name, option.name)] = option.parse(value)
         except ValueError as error:
             shown = "its value" if option.name in _UNSAID else repr(value)
-            raise ConfigError(f"{option.name}: {shown} {error} ({source})", hint=_first_line(option)) from error
+            words = f"{option.name} is empty" if value in (None, "") else f"{option.name}: {shown} {error}"
+            raise ConfigError(f"{words} ({source})", hint=option.comment.replace("\n", " ")) from error
     return Config(**parsed)
 
 
@@ -299,8 +300,17 @@ _MOST_TEXT: Final = 256 << 10
 _MOST_BRACKETS: Final = 1000
 
 
-def _first_line(option: Option) -> str:
-    return option.comment.split("\n")[0]
+def mistaken(env: Mapping[str, str]) -> list[str]:
+    """What is to be said of variables that are no option's but nearly named as one: they do nothing. Never an error,
+    since others may have variables of such names. Pure."""
+    known = {f"SPOTWARP_{option.name.upper()}" for option in OPTIONS}
+    words = []
+    for name in sorted(set(env) - known):
+        if not name.startswith("SPOTWARP_"):
+            continue
+        for near in difflib.get_close_matches(name[9:], [one[9:] for one in known], n=1, cutoff=0.8):
+            words.append(f"the variable {name} is not known and does nothing; did you mean SPOTWARP_{near}?")
+    return words
 
 
 def read(path: Path) -> tuple[dict[str, object], dict[str, int]]:

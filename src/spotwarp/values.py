@@ -14,6 +14,7 @@ from spotwarp.errors import UsageError
 CLOUDS: Final = ("aws", "gcp", "azure")
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _SIZES: Final = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "kB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
@@ -161,7 +162,8 @@ def run_name(value: object) -> str:
     try:
         return checked_run(text(str(value) if isinstance(value, int) else value))
     except UsageError as error:
-        raise ValueError(f"{error}") from error
+        rule = "letters, digits, '-', '_' and single inner '.', at most 64, starting with a letter or digit"
+        raise ValueError(f"cannot name a run ({rule})") from error
 
 
 def patterns(value: object) -> tuple[str, ...]:
@@ -191,4 +193,6 @@ def targets(value: object) -> tuple[str, ...]:
     for target in targets:
         if target.startswith("env:") and not _VARIABLE.fullmatch(target[4:]):
             raise ValueError("has an env: that names no variable")
+        if (scheme := _SCHEME.match(target)) and scheme[1].lower() not in ("http", "https"):
+            raise ValueError("has an address that is neither http:// nor https://")
     return tuple(targets)

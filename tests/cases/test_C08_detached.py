@@ -162,10 +162,18 @@ def test_ctrl_c_while_it_starts_leaves_it_starting(ws: Machine, rent: Rent) -> N
 # --- ending
 
 
-def test_stop_now_does_not_wait_for_anybody(ws: Machine) -> None:
+def test_stop_now_does_not_wait_for_anybody(ws: Machine, rent: Rent) -> None:
     detached(ws, command="trap '' TERM INT; touch ready; while :; do sleep 0.05; done")
     assert "not stored" in ws("stop", "--now").err
     assert ws.processes() == []
+    # Its lease is not over, and nobody says any more that it trains: it is known to have ended here.
+    seen = ws.facts("status", code=1)
+    assert (seen["state"], "has ended here" in seen["gone"]) == ("silent", True)
+    assert "has ended here; another start waits 2 s" in ws("status", code=1).out.decode()
+    assert b"nothing runs here any more" in ws("stop").out
+    other = rent("other").init()
+    assert "held by" in other("status", code=None).out.decode()  # elsewhere that is not known
+    assert other.facts("status", code=None)["gone"] == ""
 
 
 def test_attach_ends_as_the_run_does(ws: Machine) -> None:

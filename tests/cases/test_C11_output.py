@@ -49,6 +49,18 @@ def test_C11_a_progress_bar_passes_update_by_update(ws: Machine) -> None:
     assert log.read_bytes() == b"".join(b"\r%3d%% \xff\xfe" % i for i in range(60))
 
 
+def test_C11_our_own_words_begin_on_a_line_of_their_own(ws: Machine) -> None:
+    for shown, ours in (("half a line", b"half a line\nspotwarp: "), ("a line\\n", b"a line\nspotwarp: ")):
+        both = ws.path.with_name("both")
+        with both.open("wb") as place:
+            ws.start("run", "--command", f"printf '{shown}'; exit 3", stdout=place, stderr=place).end(3)
+        assert ours in both.read_bytes()
+        assert b"\n\n" not in both.read_bytes()
+    apart = ws("run", "--command", "printf 'half a line'; exit 3", code=3)
+    assert apart.out == b"half a line"  # byte for byte
+    assert "\n\n" not in apart.err
+
+
 def test_C11_the_command_has_a_terminal_where_the_user_has_one(ws: Machine) -> None:
     leader, follower = pty.openpty()
     command = "test -t 0 && test -t 1 && test -t 2 && touch tty; exit 0"

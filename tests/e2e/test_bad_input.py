@@ -70,6 +70,27 @@ def test_settings_that_make_no_sense(ws: Machine) -> None:
         assert "hint:" in done.err
 
 
+def test_what_is_said_of_a_setting_is_whole(ws: Machine) -> None:
+    cut = ws("status", code=2, env={"SPOTWARP_GRACE": "-1s"}).err
+    assert "30s)." in cut.partition("hint:")[2]  # the end of the sentence, not of its first line
+    named = ws("status", "a b/c", code=2).err
+    assert named.count("'a b/c'") == 1
+    assert "digits" in named
+    typo = ws("status", code=2, env={"SPOTWARP_NOTIFY": "htp://somewhere/x"}).err
+    assert "neither http:// nor https://" in typo
+    config = ws.path / ".spotwarp" / "config.yaml"
+    lines = config.read_text().splitlines()
+    config.write_text("\n".join("remote_path:" if one.startswith("remote_path:") else one for one in lines))
+    assert "remote_path is empty" in ws("status", code=2).err
+
+
+def test_a_variable_that_is_nearly_an_options_is_named_once(ws: Machine) -> None:
+    done = ws("status", env={"SPOTWARP_INTERVALL": "5s", "SPOTWARP_UNRELATED": "x"})
+    assert done.err.count("SPOTWARP_INTERVALL is not known") == 1
+    assert "did you mean SPOTWARP_INTERVAL?" in done.err
+    assert "UNRELATED" not in done.err
+
+
 def test_outside_a_workspace(rent: Rent) -> None:
     machine = rent()
     for verb in VERBS:

@@ -35,6 +35,11 @@ def test_training_goes_on_and_is_stored_when_the_store_is_back(remote: Machine, 
     assert status["store_error"]
     assert status["at_risk_s"] > 0
     assert status["error"]
+    words = remote("status", code=17, seconds=120).out.decode()
+    assert words.startswith("NOT STORED")
+    assert "main: training, generation 1" in words
+    assert "not stored" in words.partition("work at risk")[2]
+    assert not {"at_risk_s", "detached", "lacking"} & set(words.split())  # the usual view, not what it is made from
     s3_proxy.rule()
     program.until(lambda: "storing works again" in program.err, "the store", 90)
     remote.file("go", "4")
@@ -52,9 +57,18 @@ def test_a_final_sync_that_cannot_be_is_never_a_success(remote: Machine, s3_prox
     remote.file("go", str(code))
     done = program.end(125, 120)
     assert "final sync failed" in done.err
+    left = remote("status", code=17, seconds=60)  # the store is still away: what this machine knows
+    assert "main: nobody is at work here" in left.out.decode()
+    assert "not stored: count" in left.out.decode()
     s3_proxy.rule()
     assert remote.facts("status", code=1)["state"] == "silent"
     assert remote("run", "--command", "cat count; exit 6", code=6).out  # nothing was lost on this disk
+
+
+def test_what_only_looks_gives_up_soon_and_says_that_it_waits(remote: Machine, s3_proxy: FaultProxy) -> None:
+    s3_proxy.rule(AWAY)
+    done = remote("snapshots", code=17, seconds=35)
+    assert "waiting for the store" in done.err
 
 
 def test_no_store_no_start(remote: Machine, s3_proxy: FaultProxy) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import socket
 import sys
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -15,7 +14,7 @@ import typer
 
 from spotwarp import errors
 from spotwarp.cli import render
-from spotwarp.cli.context import Context, enter, here
+from spotwarp.cli.context import LOOK_BUDGET_S, Context, enter, here
 from spotwarp.config import find_workspace
 from spotwarp.errors import ExecutionError, Interrupted, LeaseHeld, SpotWarpError, UsageError
 from spotwarp.values import duration
@@ -148,7 +147,7 @@ def stop(
         render.note("it goes on stopping; `spotwarp status` says when it has")
         return Interrupted.exit_code
     if outcome is None:
-        return _nothing_to_stop(enter(), as_json=as_json)
+        return _nothing_to_stop(enter(budget_s=LOOK_BUDGET_S), as_json=as_json)
     if as_json:
         render.facts(outcome)
     elif "exit_code" in outcome:
@@ -161,6 +160,7 @@ def stop(
 
 def _nothing_to_stop(opened: Context, *, as_json: bool) -> int:
     from spotwarp.execution.claiming import last_claim
+    from spotwarp.execution.occupancy.gone import gone_from_here
     from spotwarp.execution.occupancy.leftovers import refuse_leftovers
     from spotwarp.persistence.runlog.lease import holder
 
@@ -170,10 +170,20 @@ def _nothing_to_stop(opened: Context, *, as_json: bool) -> int:
     head = log.head()
     state = head.state
     word = state.terminal or state.seal or ("new" if not state.generation else "")
+    held = None if word else last_claim(log, head)
+    if held is not None and gone_from_here(held, opened.workspace):
+        word = (
+            f"held by process {held.pid}, which has ended here without a seal; `spotwarp run` goes on after waiting "
+            f"{max(held.lease_s, opened.config.lease_s):g} s for its lease"
+        )
+        if as_json:
+            render.facts({"run": log.run, "state": "silent"})
+        else:
+            render.line(f"nothing runs here any more: run {log.run!r} is {word}")
+        return 0
     if not word:
-        held = last_claim(log, head)
         raise LeaseHeld(
-            f"run {log.run!r} is held {holder(log, state)}; it cannot be stopped from here", hint=_where(opened, held)
+            f"run {log.run!r} is held {holder(log, state)}; it cannot be stopped from here", hint=_where(held)
         )
     if as_json:
         render.facts({"run": log.run, "state": word})
@@ -182,10 +192,8 @@ def _nothing_to_stop(opened: Context, *, as_json: bool) -> int:
     return 0
 
 
-def _where(opened: Context, held: Claim | None) -> str:
-    """What to type, and where, to stop a run that is held."""
-    if held is not None and (held.host, held.workspace) == (socket.gethostname(), str(opened.workspace)):
-        return "No SpotWarp is at work here any more: it was killed. `spotwarp run` goes on when its lease is over."
+def _where(held: Claim | None) -> str:
+    """What to type, and where, to stop a run that is held elsewhere."""
     place = f"on {held.host}: cd {shlex.quote(held.workspace)} && spotwarp stop" if held else "there: spotwarp stop"
     return f"Type {place}. If that machine is gone, `spotwarp run` takes over when its lease is over."
 
@@ -227,7 +235,7 @@ def logs(
     from spotwarp.execution.output import following, outputlog
     from spotwarp.execution.output.logs import StoredOutput, attempt_of, over
 
-    opened = enter(run_name)
+    opened = enter(run_name, budget_s=LOOK_BUDGET_S)
     log = opened.log()
     state = log.existing_head().state
     wanted = attempt_of(state, log.run, attempt)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from spotwarp.cli.render import note
 from spotwarp.clock import Clock, Rng, SystemClock, SystemRng
-from spotwarp.config import Config, find_workspace, load
+from spotwarp.config import Config, find_workspace, load, mistaken
 from spotwarp.errors import WorkspaceFault
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from spotwarp.persistence.store.api import Store
 
 LOG_BUDGET_S = 20.0
+LOOK_BUDGET_S = 20.0
+"""How long a verb that only looks tries a store that is away."""
 PATIENCE_S = 3.0
 
 
@@ -62,6 +64,12 @@ def here() -> Path:
         ) from error
 
 
+def settings(run: str | None = None, **overrides: object) -> tuple[Path, Config]:
+    """The workspace at or above the working directory and its config. Raises `ConfigError`."""
+    workspace = find_workspace(here())
+    return workspace, load(workspace, env=os.environ, overrides={"run": run, **overrides})
+
+
 def enter(run: str | None = None, *, budget_s: float | None = None, **overrides: object) -> Context:
     """Open the workspace at or above the working directory; `budget_s` is how long to try a store that is away.
 
@@ -72,8 +80,9 @@ def enter(run: str | None = None, *, budget_s: float | None = None, **overrides:
     from spotwarp.persistence.store.single_writer import SingleWriterStore
 
     clock, rng = SystemClock(), SystemRng()
-    workspace = find_workspace(here())
-    config = load(workspace, env=os.environ, overrides={"run": run, **overrides})
+    workspace, config = settings(run, **overrides)
+    for words in mistaken(os.environ):
+        note(words)
     store = connect(config.remote_path, clock=clock, rng=rng, single_writer=config.single_writer, cwd=workspace)
     if budget_s is not None and isinstance(store, (RetryingStore, SingleWriterStore)):
         store = store.with_budget(budget_s)

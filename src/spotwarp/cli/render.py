@@ -24,10 +24,10 @@ def line(text: str = "") -> None:
     sys.stdout.write(legible(text) + "\n")
 
 
-def note(text: str) -> None:
-    """Print a line on stderr, marked as SpotWarp's own."""
+def note(text: str, *, midline: bool = False) -> None:
+    """Print a line on stderr, marked as SpotWarp's own; `midline`: somebody else's has not ended there."""
     try:
-        sys.stderr.write(f"spotwarp: {text}\n")
+        sys.stderr.write(("\n" if midline else "") + f"spotwarp: {text}\n")
         sys.stderr.flush()
     except OSError:
         return  # the terminal is gone; the run is not

@@ -142,9 +142,11 @@ def run(
 
 def _carried_out(opened: Context, wish: Wish, started: Callable[[], None], *, as_json: bool) -> int:
     from spotwarp.execution.job import run_job
+    from spotwarp.execution.output.cursor import Cursor
     from spotwarp.execution.output.speaker import Speaker
 
-    speaker = Speaker(render.note)
+    cursor = Cursor()
+    speaker = Speaker(lambda line: render.note(line, midline=cursor.leave()))
     try:
         outcome = run_job(
             opened.workspace,
@@ -157,6 +159,7 @@ def _carried_out(opened: Context, wish: Wish, started: Callable[[], None], *, as
             say=speaker.say,
             ask=_ask if sys.stdin.isatty() and sys.stderr.isatty() else None,
             started=started,
+            cursor=cursor,
         )
     finally:
         speaker.flush(LAST_WORDS_S)

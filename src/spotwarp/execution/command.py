@@ -115,20 +115,23 @@ def environment(
     }
 
 
-def difference(was: Command, now: Command) -> str:
-    """How two commands differ, word by word: `[-was-]` and `{+is+}`; empty where they do not."""
+def difference(was: Command, now: Command) -> tuple[str, ...]:
+    """How two commands differ: a line for the old one and one for the new; long runs of equal words are left out.
+
+    Empty where they do not differ.
+    """
     if (was.words, was.shell) == (now.words, now.shell):
-        return ""
+        return ()
     old, new = _words(was), _words(now)
-    parts = []
+    before: list[str] = []
+    after: list[str] = []
     for kind, a, b, c, d in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-        if kind == "equal":
-            same = old[a:b]
-            parts += same if len(same) <= 2 * _CONTEXT else [*same[:_CONTEXT], "...", *same[-_CONTEXT:]]
-            continue
-        parts += [f"[-{' '.join(old[a:b])}-]"] if b > a else []
-        parts += [f"{{+{' '.join(new[c:d])}+}}"] if d > c else []
-    return " ".join(parts)
+        if kind == "equal" and b - a > 2 * _CONTEXT:
+            same = [*old[a : a + _CONTEXT], "...", *old[b - _CONTEXT : b]]
+            before, after = before + same, after + same
+        else:
+            before, after = before + old[a:b], after + new[c:d]
+    return f"command was: {' '.join(before)}", f"command is:  {' '.join(after)}"
 
 
 def _words(command: Command) -> list[str]:

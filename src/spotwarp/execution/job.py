@@ -30,6 +30,7 @@ from spotwarp.execution.news.notifier import Notifier
 from spotwarp.execution.occupancy import lock
 from spotwarp.execution.occupancy.leftovers import refuse_leftovers
 from spotwarp.execution.occupancy.note import occupy
+from spotwarp.execution.output.cursor import Cursor
 from spotwarp.execution.process.starter import refuse_missing
 from spotwarp.execution.redaction import Redactor
 from spotwarp.execution.requests import Requests, told
@@ -82,8 +83,9 @@ def run_job(
     say: Say,
     ask: Callable[[str], str] | None = None,
     started: Callable[[], None] = lambda: None,
+    cursor: Cursor | None = None,
 ) -> Outcome:
-    """Run the command to its end, whatever that is; `started` is called once it runs.
+    """Run the command to its end, whatever that is; `started` is called once it runs, `cursor` follows its output.
 
     Must be called from the main thread (signals).
     """
@@ -102,7 +104,7 @@ def run_job(
     ):
         job = _Job(
             workspace, config, repository, log, wish, clock=clock, rng=rng, say=tell, ask=ask, cancel=cancel,
-            redactor=redactor, requests=requests, started=started,
+            redactor=redactor, requests=requests, started=started, cursor=cursor,
         )  # fmt: skip
         try:
             outcome = job.run()
@@ -173,10 +175,11 @@ class _Job:
         redactor: Redactor,
         requests: Requests,
         started: Callable[[], None],
+        cursor: Cursor | None,
     ) -> None:
         self._root, self._config, self._repository, self._log = workspace, config, repository, log
         self._wish, self._clock, self._rng, self._say, self._ask = wish, clock, rng, say, ask
-        self._requests, self._started = requests, started
+        self._requests, self._started, self._cursor = requests, started, cursor
         self._restorer = Restorer(workspace, config, repository, log, clock=clock, say=say, cancel=cancel)
         self._supervised: Supervised | None = None
         self._redactor, self._generation = redactor, 0
@@ -371,6 +374,8 @@ class _Job:
             redactor=self._redactor,
             shown=not self._wish.detached,
             started=self._started,
+            cursor=self._cursor,
+            base=claimed.base,
         )
 
     def _live_excludes(self) -> Callable[[], tuple[str, ...]]:

@@ -27,6 +27,7 @@ from spotwarp.execution.localstate import NOTICE_FILE, runtime
 from spotwarp.execution.news.facts import PLENTY_S, ending
 from spotwarp.execution.news.notifier import Notifier
 from spotwarp.execution.notice import NoticeFile, Notices, choose, detect
+from spotwarp.execution.output.cursor import Cursor
 from spotwarp.execution.output.outputlog import Recent, log_path
 from spotwarp.execution.output.terminal import OutputPump, nowhere
 from spotwarp.execution.process.child import ProcessTree
@@ -102,13 +103,15 @@ class Supervised:
         redactor: Redactor,
         shown: bool = True,
         started: Callable[[], None] = lambda: None,
+        cursor: Cursor | None = None,
+        base: int = 0,
     ) -> None:
         """`shown`: whether our stdout and stderr take the command's output, which the log has in any case. `started`
-        is called once the command runs."""
+        is called once the command runs. `base` is the snapshot that this attempt starts from, 0 for none."""
         self._root, self._config, self._log = workspace, config, log
         self._notifier, self._redactor = notifier, redactor
         self._command = command
-        self._generation, self._resumed, self._heart = generation, resumed, heart
+        self._generation, self._resumed, self._heart, self._base = generation, resumed, heart, base
         self._clock, self._say, self._started = clock, say, started
         self._events: queue.SimpleQueue[supervisor.Event] = queue.SimpleQueue()
         platform = detect(os.environ)
@@ -127,7 +130,7 @@ class Supervised:
         self._notice = NoticeFile(runtime(workspace) / NOTICE_FILE, clock)
         self._pump = OutputPump(
             log_path(runtime(workspace), generation), config.log_limit, clock=clock, say=say, redactor=redactor,
-            ours=None if shown else nowhere(), recent=recent,
+            ours=None if shown else nowhere(), recent=recent, cursor=cursor if shown else None,
         )  # fmt: skip
         self._finishing = threading.Lock()
         self._tree: ProcessTree | None = None
@@ -155,7 +158,7 @@ class Supervised:
             "phase": phase,
             **facts,
             "error": facts["error"] or self._heart.error,
-            "last_snapshot": self._storing.last_snapshot,
+            "last_snapshot": self._storing.last_snapshot or self._base or None,
         }
 
     def sync(self) -> dict[str, Any]:

@@ -54,6 +54,8 @@ class RunView:
     """Who could not be told of anything, and why."""
     disk: str = ""
     """Why the next checkpoint may not fit on its machine's disk."""
+    gone: str = ""
+    """Said where it is known that the holder's process has ended though its lease has not."""
 
 
 def view(

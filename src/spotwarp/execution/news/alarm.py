@@ -1,8 +1,8 @@
 """When a backup that fails is said again, and when it is news: pure, in monotonic seconds.
 
-A failing backup is said at once, when its reason changes, and then again after 1, 2, 4 … minutes, at least once an
-hour, for as long as it lasts. After `stall_s` it is *stalled*: that is news, once, and so is its recovery. No I/O, no
-clock; must never keep anything from being said for longer than an hour (I10).
+A failing backup is said at once, and then again after 1, 2, 4 … minutes, at least once an hour, for as long as it
+lasts, whatever request failed last: one trouble has many wordings. After `stall_s` it is *stalled*: that is news, once,
+and so is its recovery. No I/O, no clock; must never keep anything from being said for longer than an hour (I10).
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from typing import Literal
 from spotwarp.model import human_seconds
 
 FIRST_REPEAT_S, LONGEST_REPEAT_S = 60.0, 3600.0
-CHANGE_S = 10.0
-"""Reasons that alternate are said no more often than this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +21,6 @@ class Alarm:
 
     trouble: str = ""
     since: float = 0.0
-    said: str = ""
     said_at: float = 0.0
     repeat_s: float = FIRST_REPEAT_S
     stalled: bool = False
@@ -45,16 +42,15 @@ def step(alarm: Alarm, trouble: str, now: float, *, stall_s: float, going_on: st
         lasted = human_seconds(now - alarm.since)
         return Alarm(), Heard(f"storing works again, after {lasted}", "recovered" if alarm.stalled else "")
     if not alarm.trouble:
-        return Alarm(trouble, now, trouble, now), Heard(f"NOT STORED: {trouble}; {going_on}")
+        return Alarm(trouble, now, now), Heard(f"NOT STORED: {trouble}; {going_on}")
     alarm = replace(alarm, trouble=trouble)
     stalls = not alarm.stalled and now - alarm.since >= stall_s
     again = now - alarm.said_at >= alarm.repeat_s
-    changed = trouble != alarm.said and now - alarm.said_at >= CHANGE_S
-    if not (stalls or again or changed):
+    if not (stalls or again):
         return alarm, Heard()
     line = f"NOT STORED for {human_seconds(now - alarm.since)}: {trouble}; {going_on}"
     repeat_s = min(LONGEST_REPEAT_S, 2 * alarm.repeat_s) if again else alarm.repeat_s
-    alarm = replace(alarm, said=trouble, said_at=now, repeat_s=repeat_s, stalled=alarm.stalled or stalls)
+    alarm = replace(alarm, said_at=now, repeat_s=repeat_s, stalled=alarm.stalled or stalls)
     return alarm, Heard(line, "stalled" if stalls else "")
 
 

@@ -41,7 +41,7 @@ def environment(document: Mapping[str, Fact]) -> dict[str, str]:
 
 
 def ending(code: int, sealed: str, *, preempted: bool) -> Event | None:
-    """What the end of a run is to somebody who is not watching; None where the user ended it and all is well.
+    """What the end of a run is to somebody who is not watching; None where the user ended it, stored or at once.
 
     `sealed` is the last entry's kind (empty: none), `preempted` says that the machine had a notice.
     """
@@ -49,5 +49,6 @@ def ending(code: int, sealed: str, *, preempted: bool) -> Event | None:
         return "done"
     if sealed == "preempted" or (preempted and not sealed):
         return "preempted"
-    quiet = sealed == "stopped" and code in (0, 130)  # 0: a service that was quit
+    # 0: a service that was quit; 130 without a seal: at once, as the user asked who saw what it costs.
+    quiet = (sealed == "stopped" and code in (0, 130)) or (not sealed and code == 130)
     return None if quiet else "failed"

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from spotwarp.clock import Clock
+from spotwarp.execution.output.cursor import Cursor
 from spotwarp.execution.output.outputlog import OutputLog, Recent
 from spotwarp.execution.process.starter import Stdio
 from spotwarp.execution.redaction import Redactor
@@ -43,8 +44,10 @@ class OutputPump:
         say: Callable[[str], None] | None = None,
         redactor: Redactor | None = None,
         recent: Recent | None = None,
+        cursor: Cursor | None = None,
     ) -> None:
-        """`log_path` and its two elder parts stay within `limit_bytes` together; `recent` gets all output, too.
+        """`log_path` and its two elder parts stay within `limit_bytes` together; `recent` gets all output, too;
+        `cursor` hears what goes to where our stderr goes.
 
         A reader of ours that leaves `buffer_bytes` unread for `patience_s` misses output from there on, until it has
         read half of them; `say` is told so once, from a thread, when it reads again. `redactor` takes secrets out of
@@ -69,7 +72,8 @@ class OutputPump:
 
         def outlet(fd: int) -> _Outlet:
             missed = f"output was not read and is not shown here; all of it is in {log_path}"
-            self._outlets.append(_Outlet(fd, buffer_bytes, patience_s, lambda: say(missed) if say else None))
+            moved = cursor.moved if cursor and _same_file(fd, self._ours.stderr) else None
+            self._outlets.append(_Outlet(fd, buffer_bytes, patience_s, lambda: say(missed) if say else None, moved))
             return self._outlets[-1]
 
         stdout = self._open(self._ours.stdout, outlet)
@@ -217,8 +221,15 @@ class OutputPump:
 class _Outlet:
     """Our own stdout or stderr, which may be slow, stopped or gone."""
 
-    def __init__(self, fd: int, capacity: int, patience_s: float, tell: Callable[[], None]) -> None:
-        self._fd = fd
+    def __init__(
+        self,
+        fd: int,
+        capacity: int,
+        patience_s: float,
+        tell: Callable[[], None],
+        moved: Callable[[bytes], None] | None = None,
+    ) -> None:
+        self._fd, self._moved = fd, moved
         self._capacity = max(capacity, 2 * _READ)
         self._patience_s = patience_s
         self._tell: Callable[[], None] | None = tell
@@ -269,6 +280,8 @@ class _Outlet:
                     return
                 data = self._waiting[0]
             taken = _write_all(self._fd, data)
+            if self._moved is not None:
+                self._moved(data)
             with self._changed:
                 self._waiting.popleft()
                 self._held -= len(data)

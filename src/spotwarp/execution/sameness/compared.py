@@ -78,9 +78,9 @@ def _newest(log: RunLog, head: Head) -> Snapshot | None:
 
 
 def _command_and_path(before: Claim, command: Command, workspace: Path) -> list[str]:
-    changes = []
-    if before.command and (words := difference(Command(before.command, before.shell, before.cwd), command)):
-        changes.append(f"command: {words}")
+    changes: list[str] = []
+    if before.command:
+        changes += difference(Command(before.command, before.shell, before.cwd), command)
     here = legible(str(workspace))
     if before.workspace and before.workspace != here:
         changes.append(f"path: was {before.workspace}, is {here}")

@@ -48,11 +48,11 @@ def test_a_short_failure_is_no_news() -> None:
     assert [h.news for _, h in said] == ["", ""]
 
 
-def test_another_reason_is_said_but_not_every_second() -> None:
-    flapping = [(0.0, "")] + [(float(at), "a" if at % 2 else "b") for at in range(1, 60)]
-    assert len(hear(flapping, stall_s=1e9)) <= 7
-    changed = hear([(0, "503"), (15, "denied"), (20, "denied")], stall_s=1e9)
-    assert [h.line.partition(": ")[2] for _, h in changed] == [f"503; {GOING}", f"denied; {GOING}"]
+def test_one_trouble_has_one_pace_whatever_request_failed_last() -> None:
+    wordings = [(0.0, "")] + [(float(at), f"PUT object-{at} was not answered") for at in range(10, 1000, 7)]
+    said = hear(wordings, stall_s=1e9)
+    assert [at for at, _ in said] == [10, 70, 190, 430, 910]
+    assert "object-906" in said[-1][1].line  # the words are those of now
 
 
 @given(st.lists(st.tuples(st.floats(0, 5000), st.sampled_from(["", "x", "y"])), max_size=60), st.floats(1, 500))

@@ -19,7 +19,7 @@ from spotwarp.execution.news.facts import News, ending, environment
         (130, "stopped", False, None),
         (0, "stopped", False, None),  # a service that was quit
         (125, "", False, "failed"),
-        (130, "", False, "failed"),  # stopped at once: nothing was stored
+        (130, "", False, None),  # stopped at once, by the user
         (1, "stopped", False, "failed"),
         (137, "stopped", False, "failed"),
         (125, "stopped", False, "failed"),
