@@ -266,3 +266,11 @@ def test_A25_an_endpoint_by_address_stays_path_style(s3: Make, s3_proxy: FaultPr
 def test_a_plain_http_endpoint_elsewhere_is_refused(s3: Make) -> None:
     with pytest.raises(UsageError):
         s3(endpoint="http://storage.example.org")
+
+
+def test_a_server_that_does_not_speak_tls_is_said_to(seaweed_server: Seaweed) -> None:
+    plain = seaweed_server.env()
+    env = {**plain, "AWS_ENDPOINT_URL": plain["AWS_ENDPOINT_URL"].replace("http://", "https://")}
+    with pytest.raises(StoreUnavailable, match="does not speak TLS") as caught:
+        S3Store("spotwarp", "p", env=env, clock=CLOCK).get("a")
+    assert "http://" in (caught.value.hint or "")

@@ -43,6 +43,13 @@ def path_with_jupyter(ws: Machine) -> str:
     return f"{place}:{os.environ['PATH']}"
 
 
+def test_a_resumed_run_knows_its_last_snapshot(ws: Machine) -> None:
+    ask = f"{sys.executable} -c 'import spotwarp; print(spotwarp.status().last_snapshot)'; exit 3"
+    ws("run", "--command", "echo work > file; exit 3", code=3)
+    last = ws.snapshots()[-1]["id"]
+    assert ws("run", "--interval", "1h", "--command", ask, code=3).out.split() == [str(last).encode()]
+
+
 def test_a_notebook_that_was_quit_is_stopped_and_goes_on(ws: Machine, path_with_jupyter: str) -> None:
     env = {"PATH": path_with_jupyter}
     program = ws.start("run", "--interval", "1h", "--", "jupyter-lab", "--no-browser", env=env)

@@ -47,6 +47,14 @@ def test_the_shapes_that_programs_rely_on(ws: Machine) -> None:
     assert "work at risk" in words
 
 
+def test_a_run_that_has_not_begun_is_told_from_one_that_is_not_there(ws: Machine) -> None:
+    assert ws.facts("runs") == [{"run": "main", "state": "new", "generation": 0, "snapshots": 0}]
+    for verb in ("logs", "check", "restore"):
+        done = ws(verb, code=10)
+        assert "'main' has not begun" in done.err
+        assert "no run" not in done.err
+
+
 def test_a_run_that_is_not_there(ws: Machine) -> None:
     for verb in ("status", "snapshots", "check"):
         done = ws(verb, "nobody", "--json", code=10)

@@ -65,9 +65,11 @@ def doctor(
 
 def _config(remote_path: str | None) -> tuple[Path, Config]:
     """The workspace at or above here and its options; where there is none, this directory and the defaults."""
-    from spotwarp.config import find_workspace, load
+    from spotwarp.config import find_workspace, load, mistaken
     from spotwarp.errors import ConfigError
 
+    for words in mistaken(os.environ):
+        render.note(words)
     overrides = {"remote_path": remote_path}
     try:
         workspace = find_workspace(here())

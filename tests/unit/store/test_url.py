@@ -59,6 +59,8 @@ def test_home_is_understood(monkeypatch: pytest.MonkeyPatch) -> None:
         "s3:///p",
         "s3://b",
         "s3://b_/p",
+        "s3://Bad_Bucket/p",
+        "s3://Bucket/p",
         "s3://-bkt/p",
         "s3://bk..t/p",
         "s3://bkt/../other",
@@ -99,6 +101,13 @@ def test_nonsense_is_refused_with_a_hint(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_url(text, cwd=Path("/w"))
     assert caught.value.hint
+
+
+@pytest.mark.parametrize("text", ["s3://Bad_Bucket/w1", "gs://Bad/w1", "az://bad_one/w1"])
+def test_the_rule_for_a_buckets_name_is_said(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_url(text)
+    assert "lower-case letters" in (caught.value.hint or "")
 
 
 @pytest.mark.parametrize(

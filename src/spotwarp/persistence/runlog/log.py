@@ -121,6 +121,11 @@ class RunLog:
         """As `head`, but `RunMissing` when the run has no entry."""
         head = self.head()
         if not head.n:
+            if self._known():
+                raise RunMissing(
+                    f"run {self.run!r} has not begun: nothing is stored in it yet",
+                    hint="`spotwarp run --command '…'` or `spotwarp sync` begins it.",
+                )
             raise RunMissing(
                 f"there is no run {self.run!r} here", hint="`spotwarp runs` lists the runs of this repository."
             )
@@ -133,6 +138,14 @@ class RunLog:
         except (ObjectMissing, CorruptObject, UnsupportedFormat, ValueError):
             return 0
         return hint if hint > 0 and self._exists(hint) else 0
+
+    def _known(self) -> bool:
+        """Whether the repository lists the run, as `init` has it do before anything is stored."""
+        try:
+            self._store.head(layout.name_key(self.run))
+        except ObjectMissing:
+            return False
+        return True
 
     def _exists(self, n: int) -> bool:
         try:

@@ -20,6 +20,7 @@ _GIVER: Final = "token request"
 _METADATA: Final = re.compile(r"https?://(169\.254\.|\[fd00:ec2|metadata\.google\.internal)|/computeMetadata/")
 _SILENCE: Final[tuple[tuple[str, str, str | None], ...]] = (
     ("InvalidCertificate", "its certificate is not trusted", "Set AWS_CA_BUNDLE to the right authority's file."),
+    ("InvalidContentType", "it does not speak TLS", "Is the address that is set for it (AWS_ENDPOINT_URL …) http://?"),
     ("dns error", "its name cannot be resolved", None),
     ("ConnectionRefused", "it refuses connections", None),
     ("kind: Timeout", "it did not answer in time", None),

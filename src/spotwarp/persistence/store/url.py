@@ -24,9 +24,15 @@ from spotwarp.persistence.store.retrying import RetryingStore
 Scheme = Literal["s3", "gs", "az", "file"]
 
 _BUCKET: Final[dict[str, re.Pattern[str]]] = {
-    "s3": re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]"),
+    "s3": re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"),
     "gs": re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]"),
     "az": re.compile(r"(?=.{3,63}$)[a-z0-9]+(-[a-z0-9]+)*"),
+}
+_NAMING: Final = {
+    "s3": "It has 3 to 63 lower-case letters, digits, '-' and single '.', and begins and ends with a letter or digit.",
+    "gs": "It has 3 to 222 lower-case letters, digits, '-', '_' and single '.', and begins and ends with a letter or "
+    "digit.",
+    "az": "It has 3 to 63 lower-case letters, digits and single '-', and begins and ends with a letter or digit.",
 }
 _ALIASES: Final = {"gcs": "gs", "azure": "az", "s3a": "s3"}
 _EXAMPLES = (
@@ -167,7 +173,8 @@ def _bucket(scheme: Scheme, rest: str, account: str = "") -> Location:
             hint=f"Keep keys out of the URL ({_SETTINGS[scheme]}",
         )
     if not _BUCKET[scheme].fullmatch(bucket) or ".." in bucket:
-        raise UsageError(f"{bucket!r} is not a {'container' if scheme == 'az' else 'bucket'}'s name", hint=_EXAMPLES)
+        kind = "container" if scheme == "az" else "bucket"
+        raise UsageError(f"{bucket!r} is not a {kind}'s name", hint=_NAMING[scheme] if bucket else _EXAMPLES)
     parts = [part for part in prefix.split("/") if part not in ("", ".")]
     if ".." in parts or "\\" in prefix:
         raise UsageError("a prefix in a bucket cannot hold '..' or a backslash", hint=_EXAMPLES)
