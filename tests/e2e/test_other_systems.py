@@ -118,4 +118,6 @@ def test_what_runs_commands_says_that_it_needs_linux(stored: Machine, program: P
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_shells_complete_the_verbs(ws: Machine, shell: str) -> None:
-    assert b"spotwarp" in ws("--show-completion", shell).out
+    """Each shell's script; `--show-completion` prints the one of the shell that it is called from."""
+    script = ws(env={"_SPOTWARP_COMPLETE": f"source_{shell}"}).out
+    assert b"_SPOTWARP_COMPLETE" in script
