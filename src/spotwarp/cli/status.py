@@ -207,8 +207,8 @@ def _gone(seen: RunView, claim: Claim | None, opened: Context) -> RunView:
     """A holder whose process is known to have ended here does not train, whatever its last heartbeat said."""
     from spotwarp.execution.occupancy.gone import gone_from_here
 
-    if claim is None or not seen.holder or not gone_from_here(claim, opened.workspace):
-        return seen
+    if claim is None or not seen.holder or seen.readonly or not gone_from_here(claim, opened.workspace):
+        return seen  # also where the end may stand in an entry that is too new to be read
     wait_s = max(claim.lease_s, opened.config.lease_s)
     words = f"nobody: process {claim.pid} has ended here; another start waits {wait_s:g} s for its lease"
     told_s = seen.at_risk_s
