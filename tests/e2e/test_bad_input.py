@@ -243,7 +243,7 @@ def test_a_read_only_workspace_is_named(ws: Machine, rent: Rent) -> None:
 POWERLESS = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-dac_override,-dac_read_search"]
 
 
-def test_a_file_that_cannot_be_read_is_named_and_the_rest_is_stored(ws: Machine) -> None:
+def test_a_file_that_cannot_be_read_is_named_and_the_rest_is_stored(ws: Machine, rent: Rent) -> None:
     ws.file("good", "x")
     ws.file("closed", "y").chmod(0)
     done = ws("run", "--command", "exit 0", code=125, under=POWERLESS)
@@ -253,8 +253,10 @@ def test_a_file_that_cannot_be_read_is_named_and_the_rest_is_stored(ws: Machine)
     ws("restore", "--to", str(ws.path.with_name("out")))
     assert (ws.path.with_name("out") / "good").read_text() == "x"
     assert not (ws.path.with_name("out") / "closed").exists()
+    other = rent("other").init()
+    assert "this snapshot lacks closed (cannot be read" in other("run", "--command", "exit 4", code=4).err
     ws.path.joinpath("closed").chmod(0o600)
-    ws("run")
+    ws("run", "--keep-local", "--command", "exit 0")
     assert ws.facts("status")["state"] == "complete"
 
 

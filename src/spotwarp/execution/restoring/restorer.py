@@ -48,6 +48,7 @@ from spotwarp.persistence.table import Cursor, TableBuilder
 
 Say = Callable[[str], None]
 _BIG = 256 << 20
+_NAMED = 5
 
 
 class Restorer:
@@ -225,6 +226,8 @@ class Restorer:
         self._seed(difference.manifest)
         if lacking := withheld(difference.manifest.skipped, self._root, self._config.secrets):
             self._say(lacking)
+        for skip in [one for one in difference.manifest.skipped if one.unreadable][:_NAMED]:
+            self._say(f"this snapshot lacks {shown(skip.path)} ({skip.reason})")
         for fact in difference.manifest.checkpoints:
             if fact.cls == "torn":
                 self._say(f"{shown(fact.path)}: it was not whole when it was stored ({fact.reason})")
