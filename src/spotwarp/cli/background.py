@@ -171,7 +171,7 @@ def _nothing_to_stop(opened: Context, *, as_json: bool) -> int:
     state = head.state
     word = state.terminal or state.seal or ("new" if not state.generation else "")
     held = None if word else last_claim(log, head)
-    if held is not None and gone_from_here(held, opened.workspace):
+    if held is not None and not head.readonly and gone_from_here(held, opened.workspace):
         word = (
             f"held by process {held.pid}, which has ended here without a seal; `spotwarp run` goes on after waiting "
             f"{max(held.lease_s, opened.config.lease_s):g} s for its lease"
