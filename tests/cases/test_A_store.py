@@ -155,7 +155,7 @@ def test_A38_a_stuck_upload_is_seen_and_the_end_comes_in_time(remote: Machine, s
     began = time.monotonic()
     program.send(signal.SIGTERM)
     done = program.end(125, 30)
-    assert time.monotonic() - began < 3 + 5 + 4  # the grace, what it may overrun, a slow machine
+    assert time.monotonic() - began < 3 + 1 + 4  # the grace, what it may overrun, a slow machine
     assert remote.processes() == []
     assert "not stored: big.bin" in done.err
     s3_proxy.rule()

@@ -38,7 +38,7 @@ class Policy:
     linger_s: float = 10.0
     stop_s: float = 30.0
     kill_after_s: float = 5.0
-    overrun_s: float = 5.0
+    overrun_s: float = 1.0
     preempt_signal: int | None = Sig.TERM
     service: bool = False
 
