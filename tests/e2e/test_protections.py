@@ -38,6 +38,7 @@ def test_without_it_the_demo_is_red(tmp_path: Path, switches: list[str], expecte
     assert re.search(expected, words), words
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("fault", ["lost-pack", "slow-store"])
 def test_with_all_of_them_the_same_misfortune_does_no_harm(tmp_path: Path, fault: str) -> None:
     ok, words = demo(tmp_path / "demo", "nothing", "--fault", fault)

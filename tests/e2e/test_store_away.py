@@ -49,7 +49,7 @@ def test_training_goes_on_and_is_stored_when_the_store_is_back(remote: Machine, 
     assert (facts["exit"], facts["errors"]) == (4, "")
 
 
-@pytest.mark.parametrize("code", [0, 3])
+@pytest.mark.parametrize("code", [0, pytest.param(3, marks=pytest.mark.deep)])
 def test_a_final_sync_that_cannot_be_is_never_a_success(remote: Machine, s3_proxy: FaultProxy, code: int) -> None:
     program = remote.start("run", "--interval", "1h", "--command", COUNTING)
     program.until((remote.path / "count").exists)
