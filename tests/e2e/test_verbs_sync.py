@@ -148,15 +148,15 @@ def test_prune_frees_what_was_let_go_and_twice_is_as_once(ws: Machine, bucket: P
 def test_what_looks_torn_is_stored_when_it_is_asked_for_and_nobody_has_it_open(ws: Machine) -> None:
     """A data file may look like a checkpoint that is being written."""
     tokens = bytes(4096) + b"\x07" * 100_000
-    ws.file("tokens.bin", tokens)
+    ws.file("tokens.pt", tokens)
     ws.file("empty.pt", b"")
     answer = ws.facts("sync")
     assert (answer["files"], answer["lacking"]) == (3, "")
-    with ws.path.joinpath("tokens.bin").open("ab") as held:
+    with ws.path.joinpath("tokens.pt").open("ab") as held:
         held.write(b"more")
         held.flush()
         answer = ws.facts("sync")
-    assert "tokens.bin" in answer["lacking"]
+    assert "tokens.pt" in answer["lacking"]
     ws("sync")
     ws("restore", "--to", str(ws.path.with_name("out")))
-    assert ws.path.with_name("out").joinpath("tokens.bin").read_bytes() == tokens + b"more"
+    assert ws.path.with_name("out").joinpath("tokens.pt").read_bytes() == tokens + b"more"

@@ -62,5 +62,6 @@ def refuse_leftovers(workspace: Path) -> None:
         some = "; ".join(f"{one.pid} ({one.command})" for one in left[:5])
         raise AlreadyRunning(
             f"{len(left)} process(es) of an earlier attempt still run in this workspace: {some}",
-            hint=f"Two trainers would destroy each other's work. End it: kill {' '.join(str(one.pid) for one in left)}",
+            hint=f"Two trainers would destroy each other's work. End it: kill {' '.join(str(one.pid) for one in left)} "
+            "(kill -9 where that is ignored)",
         )

@@ -145,6 +145,7 @@ class Syncer:
         self._carry = Carry()
         self._last = 0
         """The run's last snapshot, as of the last look; what is carried was put on top of it."""
+        self._waiting: dict[bytes, int] = {}
         self._tail_s = _TAIL_GUESS_S
         self._rate: float | None = None
         self._told_blind = False
@@ -308,7 +309,7 @@ class Syncer:
             cutoff=how.cutoff,
             carry=self._carry,
             recheck_s=how.recheck_s,
-            versions=WholeVersions(base.number or self._parent, how.at),
+            versions=WholeVersions(base.number or self._parent, how.at, self._waiting),
         )
         if uploaded.stored_bytes >= _TELLING and uploaded.duration_s > 0:
             self._rate = uploaded.stored_bytes / uploaded.duration_s

@@ -31,6 +31,10 @@ TORN_FRESH_S = 30.0
 write; later, or when nobody can be writing it, it is stored as it is, like any file."""
 
 
+LEFT_OUT_S = 60.0
+"""So long at most a file is left out because it may still be being written; one that grows all the time never ages."""
+
+
 class End(Enum):
     """What became of the processes that write in the workspace."""
 
@@ -58,6 +62,8 @@ class WholeVersions:
 
     base: int
     moment: Moment
+    waiting: dict[bytes, int] = field(default_factory=dict)
+    """Since when (ns, as `Moment.now_ns`) files have been left out; kept from backup to backup by the caller."""
 
     def __call__(
         self,
@@ -81,9 +87,17 @@ class WholeVersions:
                     of[entry.path] = Version(Take.NEW, fact.format)
                 continue  # it was stored as it is, in whatever form
             version = decide(root, entry, fact, cache.last(entry.path), self.moment, belief.held.files)
-            if version is not None:
+            if version is not None and not self._tired(entry.path, version):
                 of[entry.path] = version
         return Versions(base, self.base, _named_apart(of, entries), asked=self.moment.asked)
+
+    def _tired(self, path: bytes, version: Version) -> bool:
+        """Whether a file has been left out for so long that it will not become whole: then it is one like any other."""
+        if version.take is not Take.NONE:
+            self.waiting.pop(path, None)
+            return False
+        since = self.waiting.setdefault(path, self.moment.now_ns)
+        return self.moment.now_ns - since >= LEFT_OUT_S * SECOND_NS
 
 
 def _is(stored: Entry, base: Manifest, record: Record) -> bool:
@@ -127,6 +141,8 @@ def decide(
         return None
     if fact is not None:
         return Version(Take.BASE, fact.format, _torn(found, moment))
+    if found.shape is Shape.BLANK and entry.path.endswith(b".bin"):
+        return None  # data of any kind has that name, and may begin with zeros
     if moment.end is End.CLEAN:
         return None
     young = abs(age_s) < max(TORN_FRESH_S, moment.settle_s)

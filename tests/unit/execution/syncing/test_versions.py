@@ -40,12 +40,13 @@ class World:
         self.backups = Backups(root)
         self.number = 0
         self._restores = 0
+        self._waiting: dict[bytes, int] = {}
 
     def take(self, *, after_s: float = 60.0, end: End = End.LIVE) -> dict[bytes, FileFact]:
         """A snapshot, `after_s` seconds after the last write in the workspace."""
         last = max((p.stat().st_ctime_ns for p in self.root.rglob("*") if p.is_file()), default=0)
         moment = Moment(last + int(after_s * 1e9), end, SETTLE_S)
-        self.backups.take(versions=WholeVersions(self.number, moment), always=True)
+        self.backups.take(versions=WholeVersions(self.number, moment, self._waiting), always=True)
         self.number += 1
         assert self.backups.base is not None
         return {fact.path: fact for fact in self.backups.base.versions}
@@ -158,6 +159,28 @@ def test_a_torn_first_version_is_kept_aside_when_nobody_will_finish_it(world: Wo
         assert world.take(after_s=1, end=End.CUT) == {}
         assert world.holds() == {b"last.ckpt.unverified": whole(b"new")[:2000]}
         assert world.skipped() == {}
+
+
+def test_data_that_begins_with_zeros_is_no_checkpoint(world: World) -> None:
+    rewrite(world.root / "tokens.bin", bytes(4096) + b"\x07" * 5000)
+    rewrite(world.root / "none.bin", b"")
+    assert world.take(after_s=0) == {}
+    assert world.holds() == {b"tokens.bin": bytes(4096) + b"\x07" * 5000, b"none.bin": b""}
+    assert world.skipped() == {}
+
+
+def test_what_never_becomes_whole_is_not_left_out_for_ever(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that grows all the time is always young."""
+    path = world.root / "rows.ckpt"
+    rewrite(path, bytes(5000))
+    world.take(after_s=1)
+    assert set(world.skipped()) == {b"rows.ckpt"}
+    monkeypatch.setattr("spotwarp.execution.syncing.versions.LEFT_OUT_S", 0.0)
+    with path.open("ab") as file:
+        file.write(b"more")
+    world.take(after_s=1)
+    assert world.skipped() == {}
+    assert world.holds() == {b"rows.ckpt": bytes(5000) + b"more"}
 
 
 def test_names_prove_nothing(world: World) -> None:
