@@ -83,6 +83,7 @@ class ProcessTree:
     def __init__(self, leader: Process, exited: _Leader) -> None:
         self._leader = leader
         self._exited = exited
+        self._gone = threading.Lock()  # taken once and for ever when the tree was seen gone
 
     @classmethod
     def start(
@@ -124,7 +125,13 @@ class ProcessTree:
 
     def alive(self) -> bool:
         """Whether any process of the tree still runs."""
-        return bool(self.descendants())
+        return not self._seen_gone(self.descendants())
+
+    def _seen_gone(self, left: Sequence[Process]) -> bool:
+        """Whether nothing is `left`; from then on this process's children are nobody's but their starters'."""
+        if not left and self._exited.done.is_set() and self._gone.acquire(blocking=False):
+            _REAPER.let_go()
+        return not left
 
     def signal_group(self, sig: int) -> None:
         """Signal the leader's process group, at one instant."""
@@ -161,6 +168,7 @@ class ProcessTree:
             clock.sleep(_POLL_S)
         if not left:
             clock.wait(self._exited.done, 1.0)
+        self._seen_gone(left)
         return Ended(tuple(killed), tuple(left))
 
     def _terminate(self, until: float, clock: Clock) -> None:
@@ -199,12 +207,15 @@ class _Reaper:
         self._leaders: dict[int, _Leader] = {}
         self._thread: threading.Thread | None = None
         self._never = threading.Event()
+        self._trees = 0
+        """Those that live. Without one, nobody's child is reaped here."""
 
     def adopt(self, spawn: Callable[[], int]) -> tuple[Process, _Leader]:
         """Call `spawn` for the pid of a new child, and expect that child's end."""
         with self.lock:  # held from before it exists until it is known
             pid = spawn()
             leader = self._leaders[pid] = _Leader()
+            self._trees += 1
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="spotwarp-reaper", daemon=True)
                 self._thread.start()
@@ -212,6 +223,17 @@ class _Reaper:
         if process is None:
             raise ExecutionError("The command's process is not to be seen in /proc.", hint="Is /proc mounted?")
         return process, leader
+
+    def let_go(self) -> None:
+        """A tree is gone: reap what is left of it. After the last one the thread ends at the next child's end."""
+        with self.lock:
+            self._trees -= 1
+        self._reap_zombies()
+
+    def _reap_zombies(self) -> None:
+        for one in look_all():
+            if one.parent == os.getpid() and one.state == "Z":
+                self._reap(one.pid)
 
     def _run(self) -> None:
         pause_s = _POLL_S
@@ -222,13 +244,15 @@ class _Reaper:
                 if self._retire():
                     return
                 continue
+            with self.lock:
+                if not self._trees:
+                    self._thread = None
+                    return
             if seen is None or self._reap(seen.si_pid):
                 pause_s = _POLL_S
                 continue
             # Another's zombie stands in front; look behind it until its owner comes.
-            for one in look_all():
-                if one.parent == os.getpid() and one.state == "Z":
-                    self._reap(one.pid)
+            self._reap_zombies()
             self._never.wait(pause_s)
             pause_s = min(2 * pause_s, 0.5)
 
