@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 TRAINER = "import time\nopen('started','w').close()\nwhile True: time.sleep(0.05)\n"
 
 
@@ -45,6 +47,7 @@ def _children(pid: int) -> list[int]:
     return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+@pytest.mark.slow
 def test_C03_a_trainer_that_outlived_its_spotwarp_is_named_and_left_alone(tmp_path: Path) -> None:
     workspace = tmp_path / "w"
     workspace.mkdir()

@@ -133,6 +133,7 @@ def test_A24_no_newfangled_checksum_header_is_sent(s3: Make, s3_proxy: FaultProx
 # ------------------------------------------------------------------------------------------ storms and deaths
 
 
+@pytest.mark.slow
 def test_A20_a_storm_of_refusals_slows_everybody_and_loses_nothing(s3: Make, s3_proxy: FaultProxy) -> None:
     store = patient(s3(endpoint=s3_proxy.endpoint), budget_s=60)
     s3_proxy.rule(Rule(verb="PUT", status=503, code="SlowDown", times=40))

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -155,6 +156,7 @@ def test_a_tree_comes_back(tree: Directory) -> None:
         assert restored(store, made.manifest, base) == read_tree(root)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(workspaces, workspaces)
 def test_a_tree_built_on_another_comes_back(before: Directory, after: Directory) -> None:

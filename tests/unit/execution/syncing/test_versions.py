@@ -233,6 +233,7 @@ def test_a_kept_version_costs_no_upload(world: World) -> None:
     assert world.backups.packs_put() == before
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     st.lists(
