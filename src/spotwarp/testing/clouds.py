@@ -7,7 +7,7 @@ client to each of them, and those of somebody who has the wrong key, may only re
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -60,29 +60,24 @@ class Cloud:
 
 def s3_cloud(server: Seaweed, prefix: str) -> Cloud:
     """SeaweedFS as S3."""
+    reader = {"AWS_ACCESS_KEY_ID": READER.access_key, "AWS_SECRET_ACCESS_KEY": READER.secret_key}
+    return replace(_speaks_s3(server, "s3", prefix), reader=reader)
+
+
+def ceph_cloud(cluster: Ceph, prefix: str) -> Cloud:
+    """Ceph's gateway as S3; nobody there may only read."""
+    return _speaks_s3(cluster, "ceph", prefix)
+
+
+def _speaks_s3(server: Seaweed | Ceph, name: str, prefix: str) -> Cloud:
     return Cloud(
-        name="s3",
+        name=name,
         scheme="s3",
         port=server.port,
         prefix=prefix,
         env_at=lambda endpoint: server.env(endpoint=endpoint),
         wrong_key={"AWS_SECRET_ACCESS_KEY": "wrong"},
         secret=server.env()["AWS_SECRET_ACCESS_KEY"],
-        setting="AWS_SECRET_ACCESS_KEY",
-        reader={"AWS_ACCESS_KEY_ID": READER.access_key, "AWS_SECRET_ACCESS_KEY": READER.secret_key},
-    )
-
-
-def ceph_cloud(cluster: Ceph, prefix: str) -> Cloud:
-    """Ceph's gateway as S3; nobody there may only read."""
-    return Cloud(
-        name="ceph",
-        scheme="s3",
-        port=cluster.port,
-        prefix=prefix,
-        env_at=lambda endpoint: cluster.env(endpoint=endpoint),
-        wrong_key={"AWS_SECRET_ACCESS_KEY": "wrong"},
-        secret=cluster.env()["AWS_SECRET_ACCESS_KEY"],
         setting="AWS_SECRET_ACCESS_KEY",
     )
 

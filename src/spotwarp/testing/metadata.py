@@ -17,6 +17,7 @@ import socketserver
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -46,7 +47,7 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-class Metadata:
+class Metadata(ABC):
     """What the three have in common. Use it as a context manager; it listens from then on."""
 
     name: ClassVar[str]
@@ -94,18 +95,18 @@ class Metadata:
         return f"{host!s}:{port}"
 
     @property
+    @abstractmethod
     def environment(self) -> dict[str, str]:
         """What points a client here."""
-        raise NotImplementedError
 
     def asked(self, path: str = "", verb: str = "GET") -> list[Asked]:
         """The requests so far whose path begins with `path`."""
         with self.changed:
             return [one for one in self.journal if one.path.startswith(path) and one.verb == verb]
 
+    @abstractmethod
     def answer(self, asked: Asked) -> Answer:
         """What this cloud says."""
-        raise NotImplementedError
 
     # ---- serving ---------------------------------------------------------------------------------------------------
 

@@ -33,6 +33,9 @@ class File(Source):
         self._half: bytes | None = None
         """Content that could not be read as JSON: perhaps its writer is not done."""
 
+    def abort(self) -> None:
+        """Nothing to end: a look at a file never waits."""
+
     def look(self) -> Seen:
         """See `Source`."""
         first, self._first = self._first, False

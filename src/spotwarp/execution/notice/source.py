@@ -6,6 +6,7 @@ and decides nothing. All times are seconds from the moment of the look.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -29,17 +30,18 @@ class Seen:
     hint: str = ""
 
 
-class Source:
+class Source(ABC):
     """One source. `look` is called in a thread of its own, `abort` from any other."""
 
     name: ClassVar[str]
     period_s: float
     """Between the begins of two looks."""
 
+    @abstractmethod
     def look(self) -> Seen:
         """Ask, once. Raises `NoticeFault` when there is no usable answer."""
-        raise NotImplementedError
 
+    @abstractmethod
     def abort(self) -> None:
         """Let a look that is under way end soon, and every later one at once."""
 
