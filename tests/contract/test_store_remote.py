@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
@@ -25,32 +24,14 @@ from spotwarp.errors import (
     StoreUnavailable,
     StoreUnsupported,
 )
-from spotwarp.persistence.store.api import Store
 from spotwarp.persistence.store.probe import probe
-from spotwarp.persistence.store.retrying import RetryingStore, RetryPolicy
+from spotwarp.persistence.store.retrying import RetryingStore
 from spotwarp.persistence.store.url import open_store
-from spotwarp.retry import Backoff
-from spotwarp.testing.clouds import BUCKET, Cloud, gcs_cloud
+from spotwarp.testing.clouds import BUCKET, Cloud, every_verb, gcs_cloud, patient
 from spotwarp.testing.faultproxy import FaultProxy, Rule
 from spotwarp.testing.gcs import gcs_double
 
 CLOCK, RNG = SystemClock(), SystemRng()
-
-
-def every_verb(store: Store) -> list[Callable[[], object]]:
-    return [
-        lambda: store.put("a", b"x"),
-        lambda: store.put_new("b", b"x"),
-        lambda: store.get("a"),
-        lambda: store.get_range("a", 0, 1),
-        lambda: store.head("a"),
-        lambda: store.list("p"),
-        lambda: store.delete("a"),
-    ]
-
-
-def patient(store: Store, budget_s: float = 30.0) -> RetryingStore:
-    return RetryingStore(store, clock=CLOCK, rng=RNG, policy=RetryPolicy(budget_s, Backoff(first_s=0.005, cap_s=0.1)))
 
 
 # ------------------------------------------------------------------------------------------ who may, and where

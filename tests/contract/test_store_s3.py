@@ -20,32 +20,14 @@ from spotwarp.errors import (
     StoreUnavailable,
     UsageError,
 )
-from spotwarp.persistence.store.api import Store
-from spotwarp.persistence.store.retrying import RetryingStore, RetryPolicy
 from spotwarp.persistence.store.s3 import S3Store
 from spotwarp.persistence.store.url import open_store
-from spotwarp.retry import Backoff
+from spotwarp.testing.clouds import patient
 from spotwarp.testing.faultproxy import FaultProxy, Rule
 from spotwarp.testing.seaweed import READER, WRITER, Seaweed, seaweed
 
 CLOCK, RNG = SystemClock(), SystemRng()
 Make = Callable[..., S3Store]
-
-
-def every_verb(store: Store) -> list[Callable[[], object]]:
-    return [
-        lambda: store.put("a", b"x"),
-        lambda: store.put_new("b", b"x"),
-        lambda: store.get("a"),
-        lambda: store.get_range("a", 0, 1),
-        lambda: store.head("a"),
-        lambda: store.list("p"),
-        lambda: store.delete("a"),
-    ]
-
-
-def patient(store: Store, budget_s: float = 30.0) -> RetryingStore:
-    return RetryingStore(store, clock=CLOCK, rng=RNG, policy=RetryPolicy(budget_s, Backoff(first_s=0.005, cap_s=0.1)))
 
 
 # ------------------------------------------------------------------------------------------ who may, and where

@@ -7,40 +7,25 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spotwarp.testing.metadata import AwsMetadata, AzureMetadata, Metadata, metadata
+from spotwarp.testing.metadata import AwsMetadata, AzureMetadata, Metadata
 from spotwarp.testing.product import Machine, Program, until
+from spotwarp.testing.pytest_metadata import aws, azure, cloud
 
 pytestmark = pytest.mark.slow
 
 Rent = Callable[..., Machine]
 SAVES = "trap 'sleep 0.2; echo saved > saved; exit 0' TERM; touch ready; while :; do sleep 0.05; done"
+__all__ = ["aws", "azure", "cloud"]
+
 # A proxy that is not there: link-local questions must not go to it.
 PROXY = {"http_proxy": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9", "no_proxy": ""}
-
-
-@pytest.fixture
-def cloud(request: pytest.FixtureRequest) -> Iterator[Metadata]:
-    with metadata(request.param) as served:
-        yield served
-
-
-@pytest.fixture
-def aws() -> Iterator[AwsMetadata]:
-    with metadata("aws") as served:
-        yield served
-
-
-@pytest.fixture
-def azure() -> Iterator[AzureMetadata]:
-    with metadata("azure") as served:
-        yield served
 
 
 def training(machine: Machine, *more: str, env: dict[str, str] | None = None, command: str = SAVES) -> Program:

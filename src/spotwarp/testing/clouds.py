@@ -13,7 +13,9 @@ from typing import Final
 
 from spotwarp.clock import SystemClock, SystemRng
 from spotwarp.persistence.store.api import Store
+from spotwarp.persistence.store.retrying import RetryingStore, RetryPolicy
 from spotwarp.persistence.store.url import bare_store, parse_url
+from spotwarp.retry import Backoff
 from spotwarp.testing.azurite import Azurite
 from spotwarp.testing.ceph import Ceph
 from spotwarp.testing.gcs import READER as GCS_READER
@@ -118,4 +120,24 @@ def azure_cloud(server: Azurite, prefix: str) -> Cloud:
         secret=server.env()["AZURE_STORAGE_ACCOUNT_KEY"],
         setting="AZURE_STORAGE_ACCOUNT_KEY",
         reader={"AZURE_STORAGE_ACCOUNT_KEY": "", "AZURE_STORAGE_SAS_TOKEN": server.sas(BUCKET, "rl")},
+    )
+
+
+def every_verb(store: Store) -> list[Callable[[], object]]:
+    """Each verb of `store`, on keys of no meaning."""
+    return [
+        lambda: store.put("a", b"x"),
+        lambda: store.put_new("b", b"x"),
+        lambda: store.get("a"),
+        lambda: store.get_range("a", 0, 1),
+        lambda: store.head("a"),
+        lambda: store.list("p"),
+        lambda: store.delete("a"),
+    ]
+
+
+def patient(store: Store, budget_s: float = 30.0) -> RetryingStore:
+    """`store`, tried again soon and for at most `budget_s` seconds."""
+    return RetryingStore(
+        store, clock=SystemClock(), rng=SystemRng(), policy=RetryPolicy(budget_s, Backoff(first_s=0.005, cap_s=0.1))
     )
