@@ -50,7 +50,7 @@ class Output(msgspec.Struct, frozen=True):
     def of(cls, start: int, data: bytes) -> Output:
         """Code `data`."""
         number, coded = codec.encode(data, level=3)
-        return cls(start, len(data), number, bytes(coded))
+        return cls(start, len(data), number, b"".join(coded))
 
     @property
     def end(self) -> int:

@@ -72,7 +72,7 @@ class SnapshotBuilder:
     def blob(self, data: bytes) -> int:
         """Store `data` as a blob; gives its number."""
         number, coded = codec.encode(data, level=self.level)
-        self._contents[-1].append(_Content(digest(data), number, len(data), bytes(coded)))
+        self._contents[-1].append(_Content(digest(data), number, len(data), b"".join(coded)))
         return (len(self.base.blobs) if self.base else 0) + sum(map(len, self._contents)) - 1
 
     def directory(self, path: bytes, *, mode: int = 0o755, mtime_ns: int = MTIME_NS) -> None:

@@ -234,7 +234,10 @@ class Packer:
                 if not self._index.claim(name):
                     return name, got
                 how, coded = codec.encode(data, level=self._chunk_level)
-                row = builder.keep(name, how, got, got) if coded is data else builder.add(name, how, got, coded)
+                if how == codec.RAW:
+                    row = builder.keep(name, how, got, got)
+                else:
+                    row = builder.add(name, how, got, b"".join(coded))
         self._index.add(number, row, ((name, 0),))
         return name, got
 
@@ -249,8 +252,8 @@ class Packer:
             return
         name = digest(self._bundle)
         how, coded = codec.encode(self._bundle, level=self._bundle_level)
-        builder, number = self._room(memoryview(coded).nbytes)
-        self._index.add(number, builder.add(name, how, len(self._bundle), coded), self._inside)
+        builder, number = self._room(sum(memoryview(piece).nbytes for piece in coded))
+        self._index.add(number, builder.add(name, how, len(self._bundle), b"".join(coded)), self._inside)
         self._bundle = bytearray()
         self._inside = []
 
