@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from spotwarp import system
 from spotwarp.config import DIRECTORY
 from spotwarp.errors import ExecutionError, PlatformUnsupported
 
@@ -219,7 +220,7 @@ def _short(path: Path) -> Iterator[str]:
     if len(os.fsencode(path)) <= _SHORT:
         yield str(path)
         return
-    descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = os.open(path.parent, os.O_RDONLY | system.DIRECTORY | system.CLOEXEC)
     try:
         yield f"/proc/self/fd/{descriptor}/{path.name}"
     finally:

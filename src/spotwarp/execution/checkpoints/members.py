@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from spotwarp import system
+
 MAX_FILES = 100_000
 MAX_DEPTH = 16
 
@@ -111,7 +113,7 @@ def opened(member: Member) -> Iterator[Source]:
     if member.fault:
         raise Unsound(f"{show(member.name)} {member.fault}")
     # O_NONBLOCK: should a FIFO have taken the name since it was listed, opening it must not wait for a writer.
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+    flags = os.O_RDONLY | system.NONBLOCK | system.NOFOLLOW | system.CLOEXEC
     try:
         descriptor = os.open(member.path, flags)
     except FileNotFoundError as error:

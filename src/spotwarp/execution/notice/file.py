@@ -11,6 +11,7 @@ import os
 import stat
 from pathlib import Path
 
+from spotwarp import system
 from spotwarp.clock import Clock
 from spotwarp.errors import NoticeFault
 from spotwarp.execution.notice.deadline import Left, given, read_json
@@ -76,7 +77,7 @@ class File(Source):
 
     def _read(self) -> tuple[_Stamp, bytes] | None:
         try:
-            descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            descriptor = os.open(self._path, os.O_RDONLY | system.NONBLOCK | system.CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:

@@ -16,12 +16,12 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from spotwarp import system
 from spotwarp.config import DIRECTORY
 from spotwarp.errors import AlreadyRunning, PlatformUnsupported, WorkspaceFault
 from spotwarp.execution.control_socket import workspace_mark
 
 FILE = "lock"
-_CLOEXEC = getattr(os, "O_CLOEXEC", 0)  # always so where it has no name
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL}
 
 
@@ -32,7 +32,7 @@ def hold(workspace: Path, *, what: str, since: str, say: Callable[[str], None] =
     path = workspace / DIRECTORY / FILE
     try:
         path.parent.mkdir(exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _CLOEXEC, 0o600)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | system.CLOEXEC, 0o600)
     except OSError as error:
         raise WorkspaceFault(f"{path} cannot be opened: {error.strerror}", hint="Is the workspace writable?") from error
     with contextlib.ExitStack() as held:
@@ -63,7 +63,7 @@ def _locked(path: Path, taken: str, held: contextlib.ExitStack) -> int:
     while True:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _CLOEXEC, 0o600)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | system.CLOEXEC, 0o600)
         except OSError as error:
             raise WorkspaceFault(
                 f"{path} cannot be made: {error.strerror}", hint="Is the directory writable?"

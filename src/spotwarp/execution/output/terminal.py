@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
+from spotwarp import system
 from spotwarp.clock import Clock
 from spotwarp.execution.output.cursor import Cursor
 from spotwarp.execution.output.outputlog import OutputLog, Recent
@@ -298,7 +299,7 @@ class _Outlet:
 
 def nowhere() -> Stdio:
     """For output that nobody here is to see: its log has it."""
-    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    null = os.open(os.devnull, os.O_RDWR | system.CLOEXEC)
     return Stdio(0, null, null)
 
 

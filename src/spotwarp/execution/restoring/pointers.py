@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from spotwarp import system
 from spotwarp.config import DIRECTORY
 from spotwarp.errors import WorkspaceFault
 from spotwarp.execution.checkpoints import CheckpointClass, judge, newest, step_of, walk
@@ -74,7 +75,7 @@ def _join(parent: bytes, name: bytes) -> bytes:
 def _read(pointer: bytes) -> bytes | None:
     """What the pointer names; None when it is no pointer."""
     try:
-        descriptor = os.open(pointer, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(pointer, os.O_RDONLY | system.NOFOLLOW | system.NONBLOCK | system.CLOEXEC)
     except OSError:
         return None
     try:
@@ -101,7 +102,7 @@ def _replace(pointer: bytes, tag: bytes, suffix: bytes) -> bytes:
         kept = pointer + suffix + b"-%d" % again
     new = pointer + b".new"
     try:
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | system.NOFOLLOW | system.CLOEXEC, 0o666)
         try:
             os.write(descriptor, tag)
             os.fsync(descriptor)
