@@ -84,6 +84,7 @@ class ProcessTree:
         self._leader = leader
         self._exited = exited
         self._gone = threading.Lock()  # taken once and for ever when the tree was seen gone
+        _REAPER.take_on()
 
     @classmethod
     def start(
@@ -208,21 +209,24 @@ class _Reaper:
         self._thread: threading.Thread | None = None
         self._never = threading.Event()
         self._trees = 0
-        """Those that live. Without one, nobody's child is reaped here."""
+        """Those that live. Without one, nobody's child is reaped here but a command that did not start."""
 
     def adopt(self, spawn: Callable[[], int]) -> tuple[Process, _Leader]:
         """Call `spawn` for the pid of a new child, and expect that child's end."""
         with self.lock:  # held from before it exists until it is known
             pid = spawn()
             leader = self._leaders[pid] = _Leader()
-            self._trees += 1
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="spotwarp-reaper", daemon=True)
-                self._thread.start()
+            self._watch()
             process = look(pid)
         if process is None:
             raise ExecutionError("The command's process is not to be seen in /proc.", hint="Is /proc mounted?")
         return process, leader
+
+    def take_on(self) -> None:
+        """A tree lives: whatever loses its parent may be of it, until `let_go`."""
+        with self.lock:
+            self._trees += 1
+            self._watch()
 
     def let_go(self) -> None:
         """A tree is gone: reap what is left of it. After the last one the thread ends at the next child's end."""
@@ -235,6 +239,11 @@ class _Reaper:
             if one.parent == os.getpid() and one.state == "Z":
                 self._reap(one.pid)
 
+    def _watch(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="spotwarp-reaper", daemon=True)
+            self._thread.start()
+
     def _run(self) -> None:
         pause_s = _POLL_S
         while True:
@@ -245,7 +254,7 @@ class _Reaper:
                     return
                 continue
             with self.lock:
-                if not self._trees:
+                if not self._trees and not self._leaders:
                     self._thread = None
                     return
             if seen is None or self._reap(seen.si_pid):
