@@ -173,8 +173,9 @@ def _file(pack: bytes, blob: list[Any], inner: int, length: int) -> bytes:
     trailer = pack[-28 - trailer_size : -28]
     assert end == b"SPWPEND\n"
     assert trailer_digest == _b3(pack[:8] + trailer)
-    _, offset, stored, codec, raw, digest = blob
-    assert [digest, offset, stored, codec, raw] in msgspec.msgpack.decode(trailer)
+    _, offset, stored, codec, raw, digest, base = blob
+    assert base == -1
+    assert [digest, offset, stored, codec, raw, b""] in msgspec.msgpack.decode(trailer)
     coded = pack[offset : offset + stored]
     data = coded if codec == 0 else zstandard.ZstdDecompressor().decompress(coded)
     assert len(data) == raw

@@ -12,13 +12,15 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from msgspec.structs import replace
+
 from spotwarp.errors import CorruptObject, ObjectMissing, UnsupportedFormat
 from spotwarp.persistence import layout
 from spotwarp.persistence.entries import checked
 from spotwarp.persistence.listing import sizes
-from spotwarp.persistence.manifest import Blob, Manifest, PackRef, decode
+from spotwarp.persistence.manifest import NO_BASE, Blob, Manifest, PackRef, decode
 from spotwarp.persistence.parallel import each
-from spotwarp.persistence.reads import decoded, merged, twice
+from spotwarp.persistence.reads import Bases, decoded, merged, twice
 from spotwarp.persistence.store.api import Store
 
 FILES_NAMED: Final = 20
@@ -68,8 +70,8 @@ class CheckReport:
     unreferenced_bytes: int
 
 
-_Row = tuple[int, int, int, int, bytes]
-"""A blob: offset, stored, codec, raw, digest."""
+_Row = tuple[int, int, int, int, bytes, bytes]
+"""A blob: offset, stored, codec, raw, digest, and the digest of what it is coded against."""
 
 
 @dataclass(slots=True)
@@ -131,6 +133,8 @@ class _Check:
         self._read_data, self._progress = read_data, progress
         self._lock = threading.Lock()
         self._packs: dict[tuple[str, str], _Pack] = {}
+        self._bases: dict[bytes, tuple[PackRef, Blob]] = {}
+        """Where the blobs are that others are coded against, by digest."""
         self._sizes: dict[str, int] = {}
         self._problems: list[Problem] = []
         self._faults: list[_Fault] = []
@@ -169,7 +173,10 @@ class _Check:
             pack.snapshots.add(n)
             pack.sizes.add(ref.size)
         for blob in manifest.blobs:
-            packs[blob.pack].blobs.add(_row(blob))
+            packs[blob.pack].blobs.add(_row(blob, manifest))
+            if blob.base != NO_BASE:
+                base = manifest.blobs[blob.base]
+                self._bases.setdefault(base.digest, (manifest.packs[base.pack], base))
 
     # ---------------------------------------------------------------------------------------------------- packs
 
@@ -217,22 +224,30 @@ class _Check:
         except (CorruptObject, UnsupportedFormat) as error:
             self._fault(_Fault("pack-table", pack, error.message, cost))
             return
-        wrong = pack.blobs - {(row.offset, row.stored, row.codec, row.raw, row.digest) for row in rows}
+        wrong = pack.blobs - {(row.offset, row.stored, row.codec, row.raw, row.digest, row.base) for row in rows}
         if wrong:
             what = f"its table does not have {len(wrong)} of the {len(pack.blobs)} blobs that snapshots name"
             self._fault(_Fault("pack-table", pack, what, frozenset(wrong) if cost is None else cost))
 
     def _check_blobs(self, pack: _Pack) -> int:
         rows = sorted(pack.blobs)
-        blobs = [Blob(0, *row) for row in rows]
-        reads = merged(blobs, range(len(blobs)))
+        needed = sorted({row[-1] for row in rows} - {b""})
+        numbers = {name: len(rows) + number for number, name in enumerate(needed)}
+        blobs = [Blob(0, *row[:-1], numbers.get(row[-1], NO_BASE)) for row in rows]
+        packs = [pack.ref]
+        for name in needed:
+            ref, base = self._bases[name]
+            blobs.append(replace(base, pack=len(packs)))
+            packs.append(ref)
+        bases = Bases(self._store, packs, blobs)
+        reads = merged(blobs, range(len(rows)))
         bad: dict[_Row, str] = {}
         for read in reads:
-            for index, data in decoded(self._store, pack.key, read, blobs):
+            for index, data in decoded(self._store, pack.key, read, blobs, bases):
                 if isinstance(data, CorruptObject | UnsupportedFormat):
                     bad[rows[index]] = data.message
         if bad:
-            what = f"{len(bad)} of {len(blobs)} blobs are damaged; the first: {bad[min(bad)]}"
+            what = f"{len(bad)} of {len(rows)} blobs are damaged; the first: {bad[min(bad)]}"
             self._fault(_Fault("blob", pack, what, frozenset(bad)))
         return sum(read.length for read in reads)
 
@@ -294,8 +309,9 @@ class _Check:
             )
 
 
-def _row(blob: Blob) -> _Row:
-    return blob.offset, blob.stored, blob.codec, blob.raw, blob.digest
+def _row(blob: Blob, manifest: Manifest) -> _Row:
+    base = manifest.blobs[blob.base].digest if blob.base != NO_BASE else b""
+    return blob.offset, blob.stored, blob.codec, blob.raw, blob.digest, base
 
 
 def _files(manifest: Manifest, fault: _Fault) -> set[bytes]:
@@ -308,6 +324,7 @@ def _files(manifest: Manifest, fault: _Fault) -> set[bytes]:
     lost = {
         number
         for number, blob in enumerate(manifest.blobs)
-        if blob.pack in packs and (fault.rows is None or _row(blob) in fault.rows)
+        if blob.pack in packs and (fault.rows is None or _row(blob, manifest) in fault.rows)
     }
+    lost |= {number for number, blob in enumerate(manifest.blobs) if blob.base in lost}
     return {entry.path for entry in manifest.entries if any(extent.blob in lost for extent in entry.extents)}

@@ -23,6 +23,8 @@ FILE: Final = 0
 DIRECTORY: Final = 1
 SYMLINK: Final = 2
 
+NO_BASE: Final = -1
+"""A blob that is decoded by itself."""
 MAX_HEAD: Final = 1 << 30
 """Upper bound in bytes of a decompressed head; a larger announcement is damage, not data."""
 
@@ -49,6 +51,8 @@ class Blob(msgspec.Struct, array_like=True, frozen=True):
     """Length of the decoded bytes."""
     digest: bytes
     """blake3-128 of the decoded bytes."""
+    base: int = NO_BASE
+    """Index of the blob with whose decoded bytes this one is decoded; that one has no base itself."""
 
 
 class Extent(msgspec.Struct, array_like=True, frozen=True):
@@ -243,15 +247,24 @@ def address(data: bytes) -> str:
 
 def _check_references(manifest: Manifest, name: str) -> None:
     """Every index must point inside its table: a reader never meets an IndexError later."""
-    packs, blobs = len(manifest.packs), manifest.blobs
     for ref in manifest.packs:
         if not _NAME.fullmatch(ref.run) or not _ID.fullmatch(ref.id) or ref.size < 0:
             raise CorruptObject(f"{name} names a pack that cannot be one: {ref.id!r}")
+    _check_blobs(manifest.blobs, len(manifest.packs), name)
+    _check_entries(manifest.entries, manifest.blobs, name)
+
+
+def _check_blobs(blobs: Sequence[Blob], packs: int, name: str) -> None:
     for blob in blobs:
         if not 0 <= blob.pack < packs or min(blob.offset, blob.stored, blob.raw) < 0:
             raise CorruptObject(f"{name} has a blob outside its packs")
+        if blob.base != NO_BASE and not (0 <= blob.base < len(blobs) and blobs[blob.base].base == NO_BASE):
+            raise CorruptObject(f"{name} has a blob whose base is none")
+
+
+def _check_entries(entries: Iterable[Entry], blobs: Sequence[Blob], name: str) -> None:
     last = b""
-    for entry in manifest.entries:
+    for entry in entries:
         if entry.path < last:
             raise CorruptObject(f"{name} has its entries in another order than that of their paths")
         last = entry.path
@@ -263,10 +276,13 @@ def _check_references(manifest: Manifest, name: str) -> None:
 
 
 def without_packs(manifest: Manifest, packs: frozenset[str]) -> Manifest:
-    """`manifest` less every blob in `packs` (ids), every file that needs one, and every checkpoint that has such a
-    file: what may still be referred to."""
+    """`manifest` less every blob in `packs` (ids) or with its base there, every file that needs one, and every
+    checkpoint that has such a file: what may still be referred to."""
     bad = {number for number, ref in enumerate(manifest.packs) if ref.id in packs}
-    numbers = {old: new for new, old in enumerate(n for n, b in enumerate(manifest.blobs) if b.pack not in bad)}
+    blobs = manifest.blobs
+    good = [b.pack not in bad for b in blobs]
+    left = [n for n, b in enumerate(blobs) if good[n] and (b.base == NO_BASE or good[b.base])]
+    numbers = {old: new for new, old in enumerate(left)} | {NO_BASE: NO_BASE}
     entries = builder()
     lost: set[bytes] = set()
     for entry in manifest.entries:
@@ -280,7 +296,7 @@ def without_packs(manifest: Manifest, packs: frozenset[str]) -> Manifest:
                 above = above.rpartition(b"/")[0]
     return msgspec.structs.replace(
         manifest,
-        blobs=tuple(manifest.blobs[old] for old in numbers),
+        blobs=tuple(msgspec.structs.replace(blobs[old], base=numbers[blobs[old].base]) for old in left),
         entries=entries.table(),
         checkpoints=tuple(fact for fact in manifest.checkpoints if fact.path not in lost),
         versions=tuple(fact for fact in manifest.versions if fact.path not in lost),

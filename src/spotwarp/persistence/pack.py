@@ -2,7 +2,7 @@
 
     8 bytes    envelope header, kind PACK
     blobs      coded bytes, back to back
-    trailer    msgpack list of [digest, offset, stored, codec, raw], in the order of the blobs
+    trailer    msgpack list of [digest, offset, stored, codec, raw, base], in the order of the blobs
     28 bytes   footer: trailer length (u32, little endian), blake3-128 of header and trailer, "SPWPEND\\n"
 
 The table makes a pack readable without its manifest. This module never codes, hashes or judges a blob's bytes, and it
@@ -28,19 +28,21 @@ END: Final = b"SPWPEND\n"
 FOOTER_SIZE: Final = 4 + DIGEST_SIZE + len(END)
 
 _HEADER: Final = header(Kind.PACK)
-_ROW_BOUND: Final = 1 + (2 + DIGEST_SIZE) + 4 * 9
+_ROW_BOUND: Final = 1 + 2 * (2 + DIGEST_SIZE) + 4 * 9
 _LIST_BOUND: Final = 5
 _TAIL: Final = 64 << 10
 
 
 class PackedBlob(msgspec.Struct, array_like=True, frozen=True):
-    """One row of the trailer: a blob's digest, its place in the pack, its codec and decoded length in bytes."""
+    """One row of the trailer: a blob's digest, its place in the pack, its codec, its decoded length in bytes, and the
+    digest of the blob that it is coded against (empty: none)."""
 
     digest: bytes
     offset: int
     stored: int
     codec: int
     raw: int
+    base: bytes = b""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -77,16 +79,21 @@ class PackBuilder:
             self._buffer[:HEADER_SIZE] = _HEADER
         return memoryview(self._buffer)[self._size : self._size + length]
 
-    def add(self, blob: bytes, codec: int, raw: int, data: Buffer) -> PackedBlob:
-        """Append the coded bytes `data` of the blob with digest `blob` that decodes to `raw` bytes."""
-        length = memoryview(data).nbytes
+    def add(self, blob: bytes, codec: int, raw: int, *data: Buffer, base: bytes = b"") -> PackedBlob:
+        """Append the coded bytes `data`, given in pieces, of the blob with digest `blob` that decodes to `raw` bytes;
+        `base` is the digest of the blob that it is coded against."""
+        pieces = [memoryview(piece).cast("B") for piece in data]
+        length = sum(piece.nbytes for piece in pieces)
+        at = 0
         with self.space(length) as view:
-            view[:] = data
-        return self.keep(blob, codec, raw, length)
+            for piece in pieces:
+                view[at : at + piece.nbytes] = piece
+                at += piece.nbytes
+        return self.keep(blob, codec, raw, length, base=base)
 
-    def keep(self, blob: bytes, codec: int, raw: int, stored: int) -> PackedBlob:
+    def keep(self, blob: bytes, codec: int, raw: int, stored: int, *, base: bytes = b"") -> PackedBlob:
         """As `add`, of the `stored` bytes that already lie in the last `space`: nothing is copied."""
-        row = PackedBlob(blob, self._size, stored, codec, raw)
+        row = PackedBlob(blob, self._size, stored, codec, raw, base)
         self._rows.append(row)
         self._size += stored
         return row

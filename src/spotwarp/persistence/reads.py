@@ -6,20 +6,23 @@ second time by itself, since damage on the way is not damage in the store, and i
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, Final, TypeVar
 
-from spotwarp.errors import CorruptObject, UnsupportedFormat
+from spotwarp.errors import CorruptObject, ObjectMissing, UnsupportedFormat
 from spotwarp.persistence.envelope import digest
 from spotwarp.persistence.layout import pack_key
-from spotwarp.persistence.manifest import Blob, Entry, Manifest
+from spotwarp.persistence.manifest import NO_BASE, Blob, Entry, Manifest, PackRef
 from spotwarp.persistence.store.api import Buffer, Store
 
 READ_SIZE: Final = 8 << 20
 """Neighbouring blobs are merged up to this many bytes; it bounds a thread's memory together with `MAX_RAW`."""
 GAP: Final = 64 << 10
 """Unwanted bytes between two blobs that cost less to read than another request."""
+_BASES_KEPT: Final = 8
 MAX_RAW: Final = 256 << 20
 """A blob that says it decodes to more than this is damage, not data."""
 
@@ -70,10 +73,49 @@ def merged(blobs: Sequence[Blob], indices: Iterable[int], *, rank: Callable[[int
     return reads
 
 
-def decoded(store: Store, key: str, read: Read, blobs: Sequence[Blob]) -> Iterator[tuple[int, Buffer | Unreadable]]:
+class Bases:
+    """The decoded bytes of blobs that others are coded against; the last few are kept. May be shared by threads."""
+
+    def __init__(self, store: Store, packs: Sequence[PackRef], blobs: Sequence[Blob]) -> None:
+        self._store, self._packs, self._blobs = store, packs, blobs
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[int, Buffer | Unreadable] = OrderedDict()
+
+    def of(self, blob: Blob) -> Buffer | Unreadable | None:
+        """The bytes with which `blob` is decoded, None when it needs none; or what is wrong with them.
+
+        Raises the store's errors, but `ObjectMissing`.
+        """
+        if blob.base == NO_BASE:
+            return None
+        with self._lock:
+            found = self._kept.get(blob.base)
+            if found is not None:
+                self._kept.move_to_end(blob.base)
+                return found
+        found = self._fetched(self._blobs[blob.base])
+        with self._lock:
+            self._kept[blob.base] = found
+            if len(self._kept) > _BASES_KEPT:
+                self._kept.popitem(last=False)
+        return found
+
+    def _fetched(self, base: Blob) -> Buffer | Unreadable:
+        pack = self._packs[base.pack]
+        try:
+            found = _read_alone(self._store, pack_key(pack.run, pack.id), base, None)
+        except ObjectMissing:
+            return CorruptObject(f"pack {pack.id} is missing")
+        return found if isinstance(found, CorruptObject | UnsupportedFormat) else bytes(found)
+
+
+def decoded(
+    store: Store, key: str, read: Read, blobs: Sequence[Blob], bases: Bases
+) -> Iterator[tuple[int, Buffer | Unreadable]]:
     """Every blob of `read` from the pack at `key`: its index and its verified bytes, or what is wrong with it.
 
-    The bytes are good until the next step of the iterator. Raises `ObjectMissing` and the store's other errors.
+    What is wrong with a blob's base is wrong with the blob. The bytes are good until the next step of the iterator.
+    Raises `ObjectMissing` and the store's other errors.
     """
     data: memoryview | None
     try:
@@ -83,27 +125,36 @@ def decoded(store: Store, key: str, read: Read, blobs: Sequence[Blob]) -> Iterat
     for index in read.blobs:
         blob = blobs[index]
         start = blob.offset - read.start
-        result = _verified(blob, data[start : start + blob.stored], key) if data is not None else None
+        base = bases.of(blob)
+        if isinstance(base, CorruptObject | UnsupportedFormat):
+            damaged = f"{_where(blob, key)}: what it is coded against is damaged: {base.message}"
+            yield index, type(base)(damaged, hint=base.hint)
+            continue
+        result = _verified(blob, data[start : start + blob.stored], key, base) if data is not None else None
         if result is None or isinstance(result, CorruptObject):
-            result = _read_alone(store, key, blob)
+            result = _read_alone(store, key, blob, base)
         yield index, result
 
 
-def _read_alone(store: Store, key: str, blob: Blob) -> Buffer | Unreadable:
+def _read_alone(store: Store, key: str, blob: Blob, base: Buffer | None) -> Buffer | Unreadable:
     try:
-        return _verified(blob, memoryview(store.get_range(key, blob.offset, blob.stored)), key)
+        return _verified(blob, memoryview(store.get_range(key, blob.offset, blob.stored)), key, base)
     except CorruptObject as error:
         return error
 
 
-def _verified(blob: Blob, coded: memoryview, key: str) -> Buffer | Unreadable:
+def _where(blob: Blob, key: str) -> str:
+    return f"{key}, bytes {blob.offset} to {blob.offset + blob.stored}"
+
+
+def _verified(blob: Blob, coded: memoryview, key: str, base: Buffer | None) -> Buffer | Unreadable:
     from spotwarp.persistence import codec
 
-    where = f"{key}, bytes {blob.offset} to {blob.offset + blob.stored}"
+    where = _where(blob, key)
     if blob.raw > MAX_RAW:
         return CorruptObject(f"{where}: announces {blob.raw} bytes")
     try:
-        data = codec.decode(blob.codec, coded, blob.raw)
+        data = codec.decode(blob.codec, coded, blob.raw, base)
     except CorruptObject as error:
         return CorruptObject(f"{where}: {error.message}")
     except UnsupportedFormat as error:
@@ -120,11 +171,12 @@ def written(store: Store, manifest: Manifest, entry: Entry, into: BinaryIO) -> N
     """
     if any(not 0 <= extent.blob < len(manifest.blobs) for extent in entry.extents):
         raise CorruptObject("a file of the manifest names a blob that is not there")
+    bases = Bases(store, manifest.packs, manifest.blobs)
     for extent in entry.extents:
         blob = manifest.blobs[extent.blob]
         pack = manifest.packs[blob.pack]
         one = Read(blob.pack, blob.offset, blob.stored, (extent.blob,))
-        ((_, data),) = decoded(store, pack_key(pack.run, pack.id), one, manifest.blobs)
+        ((_, data),) = decoded(store, pack_key(pack.run, pack.id), one, manifest.blobs, bases)
         if isinstance(data, (CorruptObject, UnsupportedFormat)):
             raise data
         if not 0 <= extent.inner <= extent.inner + extent.length <= blob.raw:

@@ -25,7 +25,7 @@ from spotwarp.persistence.entries import OTHER_CHECKPOINT, checked, is_whole, li
 from spotwarp.persistence.layout import pack_key
 from spotwarp.persistence.manifest import FILE, Entry, Extent, Manifest, builder, tabled
 from spotwarp.persistence.parallel import Job, each
-from spotwarp.persistence.reads import Read, decoded, merged
+from spotwarp.persistence.reads import Bases, Read, decoded, merged
 from spotwarp.persistence.store.api import Buffer, Store
 from spotwarp.persistence.table import Cursor, Table
 from spotwarp.persistence.uses import Part, Uses
@@ -129,6 +129,7 @@ class _Fetch:
         self._store, self._manifest, self._staging = store, manifest, staging
         self._options, self._progress, self._cancel = options, progress, cancel
         self._lock = threading.Lock()
+        self._bases = Bases(store, manifest.packs, manifest.blobs)
         self._missing: dict[int, int] = {}
         """Extents still to come, by number, of the files that are not written in one go."""
         self._rank = urgency(manifest.checkpoints)
@@ -240,7 +241,9 @@ class _Fetch:
         pack = self._manifest.packs[read.pack]
         written = 0
         try:
-            for blob, data in decoded(self._store, pack_key(pack.run, pack.id), read, self._manifest.blobs):
+            for blob, data in decoded(
+                self._store, pack_key(pack.run, pack.id), read, self._manifest.blobs, self._bases
+            ):
                 if isinstance(data, UnsupportedFormat):
                     raise data
                 if isinstance(data, CorruptObject):

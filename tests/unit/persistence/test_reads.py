@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from spotwarp.errors import CorruptObject, UnsupportedFormat
 from spotwarp.persistence.envelope import digest
 from spotwarp.persistence.manifest import Blob
-from spotwarp.persistence.reads import GAP, MAX_RAW, READ_SIZE, Read, decoded, merged
+from spotwarp.persistence.reads import GAP, MAX_RAW, READ_SIZE, Bases, Read, decoded, merged
 from spotwarp.testing.stores import MemoryStore
 
 
@@ -62,7 +62,7 @@ def test_one_bad_blob_costs_no_other() -> None:
 
     blobs = [at(0), at(1, digest=bytes(16)), at(2, codec=250), at(3, raw=MAX_RAW + 1), at(4), at(5)]
     (read,) = merged(blobs, range(6))
-    found = dict(decoded(store, "p", read, blobs))  # the last reaches beyond the object
+    found = dict(decoded(store, "p", read, blobs, Bases(store, (), blobs)))  # the last reaches beyond the object
     assert found[0] == found[4] == good
     assert isinstance(found[2], UnsupportedFormat)
     for bad, why in ((1, "fails its hash"), (3, "announces"), (5, "too few")):
