@@ -15,6 +15,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from spotwarp.persistence.cuts import CHUNK as CHUNK
 from spotwarp.persistence.envelope import DIGEST_SIZE
 from spotwarp.persistence.manifest import FILE, Blob, Entry, Extent, Manifest, PackRef, builder, tabled
 from spotwarp.persistence.pack import PackedBlob
@@ -22,8 +23,6 @@ from spotwarp.persistence.places import Places
 from spotwarp.persistence.scan import Scanned
 from spotwarp.persistence.table import Cursor
 
-CHUNK: Final = 4 << 20
-"""Bytes of a large file that are hashed, coded and placed as one, at fixed offsets."""
 SMALL: Final = 256 << 10
 """A file below this many bytes is bundled whole."""
 HOLE: Final = bytes(DIGEST_SIZE)
