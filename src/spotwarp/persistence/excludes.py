@@ -57,6 +57,10 @@ DEFAULTS: Final = OWN + DERIVED + SECRETS
 
 _DIRECTORY_MARK: Final = "(?P<ps_d>/)"
 _ANY_DEPTH: Final = "^(?:.+/)?"
+_PLAIN_NAME: Final = re.compile(r"(?:\\.|[\w.-]|\[\^/\][*+]?)+(?:/|\(\?:/\|\$\))")
+"""The expression of a name that ends where the name ends: it looks no further, whatever follows."""
+_FIRST_NAME: Final = re.compile(r"\^((?:\\.|[\w-])+)(?:/|\(\?:/\|\$\))")
+"""The expression of a path begins with a name that has no wildcards."""
 
 
 class Excludes:
@@ -80,6 +84,18 @@ class Excludes:
         by_name = [regex for regex in regexes if _only_name(regex)]
         self._names = _union(regex.removeprefix(_ANY_DEPTH) for regex in by_name)
         self._paths = _union(regex for regex in regexes if not _only_name(regex))
+        self._among = _among(regex.removeprefix(_ANY_DEPTH) for regex in by_name)
+        self._tops = _tops(regex for regex in regexes if not _only_name(regex))
+
+    def may_exclude(self, directory: bytes, names: Iterable[str]) -> bool:
+        """Whether any of `names` in `directory` may be left out: one look for all of them, which nearly always ends it.
+
+        False is certain. `names` as the system gives them to Python.
+        """
+        top = directory.partition(b"/")[0]
+        if not top or self._among is None or self._tops is None or top in self._tops:
+            return True
+        return self._among.search(f"/{'/'.join(names)}/".replace("\n", "\0")) is not None
 
     def excluded(self, path: bytes, is_dir: bool) -> bool:
         """Whether `path` (relative to the workspace, `/`-separated) is left out, given that its directory is not."""
@@ -109,3 +125,18 @@ def _union(regexes: Iterable[str]) -> re.Pattern[str]:
     """One expression that matches where any of `regexes` does."""
     parts = [f"(?:{regex.replace(_DIRECTORY_MARK, '/')})" for regex in regexes]
     return re.compile("|".join(parts) or r"(?!)")
+
+
+def _among(names: Iterable[str]) -> re.Pattern[str] | None:
+    """Finds whether any of many names, each between slashes, is one that `names` look for; None: cannot be told so."""
+    ends = [regex.replace(_DIRECTORY_MARK, "/") for regex in names]
+    if not all(map(_PLAIN_NAME.fullmatch, ends)):
+        return None
+    return re.compile(f"/(?:{'|'.join(ends)})") if ends else re.compile(r"(?!)")
+
+
+def _tops(paths: Iterable[str]) -> frozenset[bytes] | None:
+    """The names at the top beneath which `paths` look; None: not only beneath some."""
+    found = [_FIRST_NAME.match(regex.replace(_DIRECTORY_MARK, "/")) for regex in paths]
+    names = [os.fsencode(re.sub(r"\\(.)", r"\1", one[1])) for one in found if one is not None]
+    return frozenset(names) if len(names) == len(found) else None

@@ -11,7 +11,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from pathlib import Path
 from typing import Final, Protocol
@@ -28,11 +29,14 @@ _DIRECTORY: Final = os.O_RDONLY | system.DIRECTORY | system.NOFOLLOW | system.CL
 _VANISHED: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 OURS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Failures of this process, not of a path: skipping on would silently drop half a workspace."""
+_CODING, _ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
 _OPEN: Final = 64
 """Directories kept open on the way down; deeper trees reopen their upper ones on the way back."""
 _TELL_EVERY: Final = 1024
 """Entries between two calls of `on_progress` within one directory."""
 
+_KINDS: Final = {stat.S_IFREG: FILE, stat.S_IFDIR: DIRECTORY, stat.S_IFLNK: SYMLINK}
+"""The manifest's numbers for types; of special files there are none."""
 _SPECIAL: Final = {
     stat.S_IFIFO: "a FIFO",
     stat.S_IFSOCK: "a socket",
@@ -89,6 +93,10 @@ class ExcludeRule(Protocol):
         """What the snapshot is to say of a path that is left out; empty: nothing."""
         ...
 
+    def may_exclude(self, directory: bytes, names: Sequence[str]) -> bool:
+        """Whether any of `names` in `directory` may be left out; False is certain."""
+        ...
+
 
 def scan(root: Path, excludes: ExcludeRule, *, on_progress: Callable[[int], None] | None = None) -> Scan:
     """Everything beneath `root` that `excludes` leaves in; `on_progress` gets the number of entries so far.
@@ -137,6 +145,8 @@ class _Level:
         """Still to be looked at; the next one is the last."""
         self.below: list[bytes] = []
         """A heap of the directories seen, each with a slash: where their content sorts among the names."""
+        self.whole = False
+        """Nothing in it is excluded."""
 
     def descent_due(self) -> bool:
         """Whether the next path in order lies in a directory seen already, and is no name of this one."""
@@ -153,8 +163,7 @@ class _Walk:
         self.several: set[int] = set()
         self._once: set[int] = set()
         self._tree = tree
-        self._excluded = excludes.excluded
-        self._why = excludes.reason
+        self._excludes = excludes
         self._on_progress = on_progress
 
     def run(self) -> None:
@@ -210,32 +219,29 @@ class _Walk:
     def _list(self, level: _Level) -> None:
         """Take in the names of one directory."""
         with os.scandir(level.fd) as listing:
-            level.names = [os.fsencode(found.name) for found in listing]
+            names = [found.name for found in listing]
+        level.whole = not self._excludes.may_exclude(level.path, names)
+        level.names = [name.encode(_CODING, _ERRORS) for name in names]
         level.names.sort(reverse=True)
 
     def _look(self, level: _Level) -> None:
         """Take in entries of one directory, up to where the content of one of them comes next."""
         fd, names, below = self._descriptor(level), level.names, level.below
         prefix = level.path + b"/" if level.path else b""
-        add, excluded = self.entries.add, self._excluded
+        add, lstat = self.entries.add, os.stat
         while names and not (below and below[0] < names[-1]):
             name = names.pop()
             where = prefix + name
             try:
-                status = os.stat(name, dir_fd=fd, follow_symlinks=False)
-                kind = _kind(status.st_mode)
-                if excluded(where, kind == DIRECTORY):
-                    if why := self._why(where, kind == DIRECTORY):
-                        self.skipped.append(Skipped(where, why))
-                    continue
-                if kind is None:
-                    what = _SPECIAL.get(stat.S_IFMT(status.st_mode), "neither file nor directory")
-                    self.skipped.append(Skipped(where, f"{what}; only files, directories and links are stored"))
+                status = lstat(name, dir_fd=fd, follow_symlinks=False)
+                kind = _KINDS.get(stat.S_IFMT(status.st_mode))
+                if (not level.whole and self._leaves_out(where, kind)) or self._special(where, kind, status.st_mode):
                     continue
                 target = os.readlink(name, dir_fd=fd) if kind == SYMLINK else b""
             except OSError as error:
                 self._note(where, error)
                 continue
+            assert kind is not None  # noqa: S101 - special files are done with
             if kind == DIRECTORY:
                 heappush(below, name + b"/")
             entry = scanned(where, status, kind, target)
@@ -244,6 +250,22 @@ class _Walk:
                 (self.several if names_hash(entry) in self._once else self._once).add(names_hash(entry))
             if not self.entries.count % _TELL_EVERY:
                 self._tell()
+
+    def _leaves_out(self, path: bytes, kind: int | None) -> bool:
+        """Whether it is excluded; what must be said of that is noted."""
+        if not self._excludes.excluded(path, kind == DIRECTORY):
+            return False
+        if why := self._excludes.reason(path, kind == DIRECTORY):
+            self.skipped.append(Skipped(path, why))
+        return True
+
+    def _special(self, path: bytes, kind: int | None, mode: int) -> bool:
+        """Whether it is neither file nor directory nor link, which is noted."""
+        if kind is not None:
+            return False
+        what = _SPECIAL.get(stat.S_IFMT(mode), "neither file nor directory")
+        self.skipped.append(Skipped(path, f"{what}; only files, directories and links are stored"))
+        return True
 
     def _tell(self) -> None:
         if self._on_progress is not None:
@@ -278,15 +300,6 @@ def scanned(path: bytes, status: os.stat_result, kind: int, target: bytes = b"")
 def reason(error: OSError) -> str:
     """Why a path is not in the snapshot, in a user's words."""
     return f"cannot be read: {error.strerror or error}"
-
-
-def _kind(mode: int) -> int | None:
-    """The manifest's number for a type, None for special files."""
-    if stat.S_ISREG(mode):
-        return FILE
-    if stat.S_ISDIR(mode):
-        return DIRECTORY
-    return SYMLINK if stat.S_ISLNK(mode) else None
 
 
 def _fs_time_ns(root: int) -> int:

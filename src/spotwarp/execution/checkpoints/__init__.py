@@ -6,7 +6,7 @@ about a torn one.
 """
 
 from spotwarp.execution.checkpoints.checkpoint import Checkpoint, CheckpointClass, by_company, in_the_way, newest
-from spotwarp.execution.checkpoints.find import Survey, find, step_of, survey, walk
+from spotwarp.execution.checkpoints.find import Survey, find, step_of, survey, walk, worth_a_look
 from spotwarp.execution.checkpoints.judge import judge
 from spotwarp.execution.checkpoints.members import Signature, seen
 from spotwarp.execution.checkpoints.single import Shape, Single, examine_single, may_be_single
@@ -29,4 +29,5 @@ __all__ = [
     "step_of",
     "survey",
     "walk",
+    "worth_a_look",
 ]

@@ -61,7 +61,7 @@ def survey(entries: Iterable[tuple[bytes, bool]]) -> Survey:
     decoys: list[bytes] = []
     models: dict[bytes, int] = {}
     for path, is_dir in entries:
-        if not path.endswith(_ENDS) and b"checkpoint-" not in path and b"global_step" not in path:
+        if not worth_a_look(path):
             continue  # nearly always
         parent, name = posixpath.split(path)
         sign = 0 if is_dir else _model_sign(name)
@@ -79,6 +79,11 @@ def survey(entries: Iterable[tuple[bytes, bool]]) -> Survey:
     return Survey(
         tuple(sorted({*checkpoints, *spread})), tuple(p for p in found if p not in spread), tuple(sorted(decoys))
     )
+
+
+def worth_a_look(path: bytes) -> bool:
+    """Whether `survey` would have anything to say of it."""
+    return path.endswith(_ENDS) or b"checkpoint-" in path or b"global_step" in path
 
 
 def walk(root: Path) -> Iterator[tuple[bytes, bool]]:

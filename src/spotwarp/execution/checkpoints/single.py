@@ -18,7 +18,7 @@ from spotwarp.execution.checkpoints.members import Member, Source, Unsound, open
 from spotwarp.execution.checkpoints.pickles import LEGACY_MAGIC, check_legacy
 from spotwarp.execution.checkpoints.safetensors import MAX_HEADER, tensors
 
-_NAME = re.compile(rb".*\.(?:ckpt|pt|pth|bin|safetensors)", re.DOTALL)
+_ENDS = (b".ckpt", b".pt", b".pth", b".bin", b".safetensors")
 _ELSEWHERE = re.compile(rb"(?:tmp-)?checkpoint-.*|global_step[0-9]+.*|\.spotwarp", re.DOTALL)
 _HEAD = 4096
 PK = b"PK\3\4"
@@ -48,7 +48,7 @@ class Single:
 
 def may_be_single(path: bytes) -> bool:
     """Whether a file of this path (relative to the workspace) could be a single-file checkpoint, by name."""
-    if not _NAME.fullmatch(path):
+    if not path.endswith(_ENDS):
         return False
     return not any(_ELSEWHERE.fullmatch(part) for part in path.split(b"/"))
 

@@ -12,7 +12,16 @@ from pathlib import Path
 
 from spotwarp import system
 from spotwarp.config import DIRECTORY as OWN
-from spotwarp.execution.checkpoints import Checkpoint, CheckpointClass, by_company, in_the_way, judge, survey, walk
+from spotwarp.execution.checkpoints import (
+    Checkpoint,
+    CheckpointClass,
+    by_company,
+    in_the_way,
+    judge,
+    survey,
+    walk,
+    worth_a_look,
+)
 from spotwarp.persistence.manifest import DIRECTORY, CheckpointFact
 from spotwarp.persistence.scan import Scanned
 from spotwarp.persistence.table import Table
@@ -26,7 +35,7 @@ def judge_all(root: Path, entries: Table[Scanned], *, settle_s: float) -> tuple[
     A checkpoint written to less than `settle_s` ago is torn, unless its last file tells that it is complete
     (`needs_quiet`). A model directory that is not whole is no fact at all, since nothing would be set aside for it.
     """
-    found = survey((entry.path, entry.kind == DIRECTORY) for entry in entries)
+    found = survey([(entry.path, entry.kind == DIRECTORY) for entry in entries if worth_a_look(entry.path)])
     now_ns = file_system_time(root) if settle_s else 0
     latest = _latest_change(entries, found.checkpoints) if settle_s else {}
     facts = []
