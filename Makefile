@@ -24,7 +24,8 @@ SLURM := munge slurmctld slurmd slurm-client
 CEPH := radosgw ceph-mon ceph-osd ceph-mgr ceph-common
 
 # Two test workers on few cores: libraries must not start threads of their own, and nothing may look for a network.
-QUIET := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
+# Thousands of programs are started: without compiled files kept, each would compile all of SpotWarp again.
+QUIET := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 # A place of our own for temporary files: pytest would tidy up what another run still uses.
 PYTEST := $(QUIET) $(BIN)/python -m pytest --basetemp=.pytest-tmp
 WORKERS := -n 2 --dist loadgroup
