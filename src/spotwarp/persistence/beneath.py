@@ -10,10 +10,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import functools
 import mmap
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -218,9 +220,14 @@ def sync_filesystem(path: Path) -> None:
         os.close(fd)
 
 
+@functools.cache
+def _function(name: str) -> Callable[..., int] | None:
+    return getattr(ctypes.CDLL(None, use_errno=True), name, None)
+
+
 def _call(name: str, *arguments: object) -> bool:
     """Call the C library's `name`; False when it, the kernel or the file system does not have it."""
-    function = getattr(ctypes.CDLL(None, use_errno=True), name, None)
+    function = _function(name)
     if function is None:
         return False
     while function(*arguments) != 0:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -17,6 +17,7 @@ from spotwarp import system
 from spotwarp.persistence.beneath import ELSEWHERE, Tree
 from spotwarp.persistence.envelope import digest
 from spotwarp.persistence.manifest import DIRECTORY, FILE, SYMLINK, Blob, Entry, Extent
+from spotwarp.persistence.store.api import Buffer
 
 _STEP: Final = 4 << 20
 
@@ -115,12 +116,19 @@ def _matches(tree: Tree, entry: Entry, blobs: Sequence[Blob]) -> bool:
 
 def holds(fd: int, entry: Entry, blobs: Sequence[Blob]) -> list[int]:
     """Which of a file's extents (by number) the open file `fd` already has, byte for byte."""
-    found = []
-    for number, extent in enumerate(entry.extents):
+    return [number for number, _ in pieces(fd, entry, blobs, range(len(entry.extents)))]
+
+
+def pieces(fd: int, entry: Entry, blobs: Sequence[Blob], numbers: Iterable[int]) -> Iterator[tuple[int, Buffer]]:
+    """Those of a file's extents `numbers` that the open file `fd` already has, byte for byte, each with its bytes."""
+    for number in numbers:
+        extent = entry.extents[number]
         expected = _digest_of(entry, extent, blobs)
-        if expected is not None and _has_data(fd, extent) and expected == _hashed(fd, extent.offset, extent.length):
-            found.append(number)
-    return found
+        if expected is None or not _has_data(fd, extent):
+            continue
+        data = _read(fd, extent.offset, extent.length)
+        if data is not None and digest(data) == expected:
+            yield number, data
 
 
 def _digest_of(entry: Entry, extent: Extent, blobs: Sequence[Blob]) -> bytes | None:
@@ -137,15 +145,15 @@ def _has_data(fd: int, extent: Extent) -> bool:
     return start is not None and start < extent.offset + extent.length
 
 
-def _hashed(fd: int, offset: int, length: int) -> bytes | None:
-    parts = []
-    while length:
-        part = os.pread(fd, min(length, _STEP), offset)
-        if not part:
+def _read(fd: int, offset: int, length: int) -> bytes | None:
+    """Exactly these bytes, or None where the file is shorter. A piece is read whole: it was written from memory too."""
+    data = os.pread(fd, length, offset)
+    while len(data) < length:  # a signal, or more than the system gives at once
+        more = os.pread(fd, length - len(data), offset + len(data))
+        if not more:
             return None
-        parts.append(part)
-        offset, length = offset + len(part), length - len(part)
-    return digest(*parts)
+        data += more
+    return data
 
 
 def _holes(fd: int, entry: Entry) -> bool:

@@ -38,8 +38,9 @@ def shown(path: bytes) -> str:
     return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
 
 
-def checked(entries: Sequence[Entry]) -> None:
-    """Raise `CorruptObject` unless all `entries` can be restored beneath one directory.
+def checked(entries: Sequence[Entry]) -> dict[bytes, bytes]:
+    """Raise `CorruptObject` unless all `entries` can be restored beneath one directory; gives the hard links among
+    them, see `linked`.
 
     Each path is relative, has only proper names, occurs once, and lies in directories only: never beneath a link.
     A kind of entry that is not known raises `UnsupportedFormat`.
@@ -66,13 +67,12 @@ def checked(entries: Sequence[Entry]) -> None:
         if entry.kind != DIRECTORY:
             above.append(entry.path)
         last = entry.path
-    linked(entries)
+    return linked(entries)
 
 
 def _fault(entry: Entry) -> str | None:
-    for name in entry.path.split(b"/"):
-        if name in (b"", b".", b"..") or b"\0" in name or len(name) > _NAME_MAX:
-            return "is not a path beneath the workspace"
+    if not _is_beneath(entry.path):
+        return "is not a path beneath the workspace"
     if entry.kind == SYMLINK and (not entry.target or b"\0" in entry.target):
         return "is a link to nothing"
     end = 0
@@ -83,6 +83,14 @@ def _fault(entry: Entry) -> str | None:
     if end > entry.size or entry.size < 0:
         return "has pieces beyond its end"
     return None
+
+
+def _is_beneath(path: bytes) -> bool:
+    """Whether it has proper names only: none empty, none that leads elsewhere, none longer than file systems take."""
+    around = b"/" + path + b"/"
+    if len(path) <= _NAME_MAX and b"//" not in around and b"/." not in around and b"\0" not in path:
+        return True  # nearly all paths, and there may be a million
+    return not any(n in (b"", b".", b"..") or b"\0" in n or len(n) > _NAME_MAX for n in path.split(b"/"))
 
 
 def linked(entries: Sequence[Entry]) -> dict[bytes, bytes]:

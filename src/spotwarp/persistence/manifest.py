@@ -37,7 +37,7 @@ class PackRef(msgspec.Struct, array_like=True, frozen=True):
     size: int
 
 
-class Blob(msgspec.Struct, array_like=True, frozen=True):
+class Blob(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A coded chunk or bundle: where it lies, how it is coded, what it must decode to."""
 
     pack: int
@@ -55,7 +55,7 @@ class Blob(msgspec.Struct, array_like=True, frozen=True):
     """Index of the blob with whose decoded bytes this one is decoded; that one has no base itself."""
 
 
-class Extent(msgspec.Struct, array_like=True, frozen=True):
+class Extent(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """`length` bytes of a file at `offset` = bytes of blob number `blob` from `inner`. What no extent covers is
     zeros."""
 
@@ -65,7 +65,7 @@ class Extent(msgspec.Struct, array_like=True, frozen=True):
     inner: int
 
 
-class Entry(msgspec.Struct, array_like=True, frozen=True):
+class Entry(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """One file, directory or symbolic link."""
 
     path: bytes

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import threading
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,13 +21,13 @@ from spotwarp.clock import Clock
 from spotwarp.errors import CorruptObject, ObjectMissing, UnsupportedFormat, WorkspaceFault
 from spotwarp.persistence import staging as stage
 from spotwarp.persistence.beneath import ELSEWHERE, Tree, split
-from spotwarp.persistence.compare import holds
-from spotwarp.persistence.entries import OTHER_CHECKPOINT, checked, is_whole, linked, room, shown, urgency
+from spotwarp.persistence.compare import holds, pieces
+from spotwarp.persistence.entries import OTHER_CHECKPOINT, checked, is_whole, room, shown, urgency
 from spotwarp.persistence.layout import pack_key
 from spotwarp.persistence.manifest import FILE, Entry, Extent, Manifest, builder, tabled
 from spotwarp.persistence.parallel import Job, each
 from spotwarp.persistence.reads import Bases, Read, decoded, merged
-from spotwarp.persistence.store.api import Buffer, Store
+from spotwarp.persistence.store.api import Store
 from spotwarp.persistence.table import Cursor, Table
 from spotwarp.persistence.uses import Part, Uses
 
@@ -74,6 +75,7 @@ def fetch(
     manifest: Manifest,
     wanted: Sequence[Entry] | None = None,
     staging: Path,
+    older: Path | None = None,
     clock: Clock,
     options: FetchOptions | None = None,
     progress: Callable[[FetchProgress], None] | None = None,
@@ -81,20 +83,20 @@ def fetch(
 ) -> FetchReport:
     """Fill `staging` with `wanted` (all of `manifest` when None), whose extents point into `manifest`'s blobs.
 
-    `staging` is absent, empty, or left by an earlier fetch. `progress` is called from several threads, one at a time.
+    `staging` is absent, empty, or left by an earlier fetch. Pieces that the directory `older` has at their places, by
+    content, are copied from there. `progress` is called from several threads, one at a time.
     Raises `CorruptObject` (damage, or entries that must not be restored), `WorkspaceFault` (no room, not writable),
     `Interrupted`, and the store's errors; `staging` is then not ready, and the same call continues it.
     """
     started = clock.monotonic()
-    entries = tabled(manifest.entries if wanted is None else wanted)
-    checked(entries)
+    entries = tabled(manifest.entries if wanted is None else wanted).kept()
+    links = checked(entries)
     with _disk_faults(staging):
         resumed = stage.begin(staging, manifest, entries)
-        work = _Fetch(store, manifest, entries, staging, options or FetchOptions(), progress, cancel)
-        work.run(resumed=resumed)
-    files = sum(1 for entry in entries if entry.kind == FILE)
+        work = _Fetch(store, manifest, entries, links, staging, options or FetchOptions(), progress, cancel)
+        work.run(resumed=resumed, older=older)
     duration_s = clock.monotonic() - started
-    return FetchReport(len(entries), files, work.total, work.kept, work.read, duration_s, work.copies)
+    return FetchReport(len(entries), work.files, work.total, work.kept, work.read, duration_s, work.copies)
 
 
 @contextlib.contextmanager
@@ -117,14 +119,15 @@ class _Fetch:
         store: Store,
         manifest: Manifest,
         entries: Table[Entry],
+        links: dict[bytes, bytes],
         staging: Path,
         options: FetchOptions,
         progress: Callable[[FetchProgress], None] | None,
         cancel: threading.Event | None,
     ) -> None:
-        self._links = linked(entries)
+        self._links = links
         self._names = len(entries)
-        self._entries = _without(entries, self._links) if self._links else entries
+        self._entries = _without(entries, links).kept() if links else entries
         """What is written; the other names of files are made at the end."""
         self._store, self._manifest, self._staging = store, manifest, staging
         self._options, self._progress, self._cancel = options, progress, cancel
@@ -135,18 +138,24 @@ class _Fetch:
         self._rank = urgency(manifest.checkpoints)
         self._uses: Uses
         self.kept = self.read = self.copies = self.total = 0
+        self.files = len(links)
         for entry in self._entries:
-            self.total += sum(extent.length for extent in entry.extents)
-            self.copies += bool(entry.link)  # the first name is not among what is wanted
+            self.files += entry.kind == FILE
+            for extent in entry.extents:
+                self.total += extent.length
+            if entry.link:
+                self.copies += 1  # the first name is not among what is wanted
         self._done = 0
 
-    def run(self, *, resumed: bool) -> None:
+    def run(self, *, resumed: bool, older: Path | None) -> None:
         kept: set[Part] = self._verify() if resumed else set()
         self._check_room(resumed=resumed)
         with Tree(self._staging) as tree:
             stage.lay_out(tree, self._entries)
             for above in sorted({split(path)[0] for path in self._links} - {b""}):
                 tree.directory(above, make=True)
+        if older is not None:
+            kept |= self._taken(older, kept)
         self._assign(kept)
         self._each(merged(self._manifest.blobs, self._uses.blobs(), rank=self._uses.rank), self._read_all)
         with Tree(self._staging) as tree:
@@ -164,35 +173,47 @@ class _Fetch:
     def _verify(self) -> set[Part]:
         """The parts that an interrupted fetch left complete, by their content."""
         kept: set[Part] = set()
-        count = len(self._entries)
 
         def verify(jobs: Iterable[range]) -> None:
-            entries = Cursor(self._entries)
             with Tree(self._staging) as tree:
-                for job in jobs:
-                    for number in job:
-                        kept.update((number, part) for part in self._held(tree, entries.at(number)))
+                for number, entry in self._of(jobs):
+                    with _at_path(tree, entry) as fd:
+                        if fd is not None and os.fstat(fd).st_size == entry.size:
+                            kept.update((number, part) for part in holds(fd, entry, self._manifest.blobs))
 
-        self._each([range(at, min(at + _TOGETHER, count)) for at in range(0, count, _TOGETHER)], verify)
+        self._each(self._batches(), verify)
         return kept
+
+    def _taken(self, older: Path, kept: Container[Part]) -> set[Part]:
+        """The parts that the directory `older` has at their places, copied: what was hashed is what is written."""
+        taken: set[Part] = set()
+
+        def take(jobs: Iterable[range]) -> None:
+            with Tree(older) as source, Tree(self._staging) as target:
+                writer = stage.Writer(target)
+                for number, entry in self._of(jobs):
+                    wanted = [part for part in range(len(entry.extents)) if (number, part) not in kept]
+                    with _at_path(source, entry) as fd:
+                        found = pieces(fd, entry, self._manifest.blobs, wanted) if fd is not None else ()
+                        for part, data in found:
+                            self._put(writer, entry, entry.extents[part], memoryview(data))
+                            taken.add((number, part))
+
+        self._each(self._batches(), take)
+        return taken
+
+    def _batches(self) -> list[range]:
+        count = len(self._entries)
+        return [range(at, min(at + _TOGETHER, count)) for at in range(0, count, _TOGETHER)]
+
+    def _of(self, jobs: Iterable[range]) -> Iterator[tuple[int, Entry]]:
+        """The numbers and entries of all files with content in `jobs`."""
+        entries = Cursor(self._entries)
+        return ((number, entry) for job in jobs for number in job if (entry := entries.at(number)).extents)
 
     def _numbered(self, numbers: Iterable[int]) -> Iterator[Entry]:
         entries = Cursor(self._entries)
         return (entries.at(number) for number in sorted(numbers, reverse=True))
-
-    def _held(self, tree: Tree, entry: Entry) -> list[int]:
-        if not entry.extents:
-            return []
-        try:
-            fd = tree.open(entry.path, os.O_RDONLY | system.NONBLOCK)
-        except OSError as error:
-            if error.errno not in ELSEWHERE:
-                raise
-            return []
-        try:
-            return holds(fd, entry, self._manifest.blobs) if os.fstat(fd).st_size == entry.size else []
-        finally:
-            os.close(fd)
 
     def _check_room(self, *, resumed: bool) -> None:
         """Refuse before anything is written: a tree that stops half-way is worth nothing."""
@@ -234,12 +255,16 @@ class _Fetch:
     def _read_all(self, reads: Iterable[Read]) -> None:
         entries = Cursor(self._entries)
         with Tree(self._staging) as tree:
+            writer = stage.Writer(tree)
             for read in reads:
-                self._read_one(tree, entries, read)
+                settled = self._read_one(writer, entries, read)
+                stage.settle(tree, settled)
 
-    def _read_one(self, tree: Tree, entries: Cursor[Entry], read: Read) -> None:
+    def _read_one(self, writer: stage.Writer, entries: Cursor[Entry], read: Read) -> list[Entry]:
+        """Fetch and place; gives the files that lack nothing more."""
         pack = self._manifest.packs[read.pack]
         written = 0
+        parts: list[int] = []
         try:
             for blob, data in decoded(
                 self._store, pack_key(pack.run, pack.id), read, self._manifest.blobs, self._bases
@@ -248,36 +273,34 @@ class _Fetch:
                     raise data
                 if isinstance(data, CorruptObject):
                     raise self._damaged(data.message, (blob,)) from data
-                written += self._place(tree, entries, blob, data)
+                view = memoryview(data)
+                for number, part in self._uses.of(blob):
+                    entry = entries.at(number)
+                    extent = entry.extents[part]
+                    self._put(writer, entry, extent, view[extent.inner : extent.inner + extent.length])
+                    written += extent.length
+                    if number in self._missing:
+                        parts.append(number)
         except ObjectMissing as error:
             blobs = [blob for blob in self._uses.blobs() if self._manifest.blobs[blob].pack == read.pack]
             raise self._damaged(f"pack {pack.id} is missing", blobs) from error
+        settled = []
         with self._lock:
+            for number in parts:
+                self._missing[number] -= 1
+                if self._missing[number] == 0:
+                    settled.append(entries.at(number))
             self.read += read.length
             self._done += written
             if self._progress is not None:
                 self._progress(FetchProgress(self._done, self.total))
+        return settled
 
-    def _place(self, tree: Tree, entries: Cursor[Entry], blob: int, data: Buffer) -> int:
-        view = memoryview(data)
-        written = 0
-        for number, part in self._uses.of(blob):
-            entry = entries.at(number)
-            extent = entry.extents[part]
-            self._write(tree, number, entry, extent, view[extent.inner : extent.inner + extent.length])
-            written += extent.length
-        return written
-
-    def _write(self, tree: Tree, number: int, entry: Entry, extent: Extent, piece: memoryview) -> None:
+    def _put(self, writer: stage.Writer, entry: Entry, extent: Extent, piece: memoryview) -> None:
         if is_whole(entry):
-            stage.write_whole(tree, entry, piece)
-            return
-        stage.write_part(tree, entry, piece, extent.offset, soon=self._rank(entry.path) < OTHER_CHECKPOINT)
-        with self._lock:
-            self._missing[number] -= 1
-            last = self._missing[number] == 0
-        if last:
-            stage.settle(tree, (entry,))
+            writer.whole(entry, piece)
+        else:
+            writer.part(entry, piece, extent.offset, soon=self._rank(entry.path) < OTHER_CHECKPOINT)
 
     def _damaged(self, what: str, blobs: Iterable[int]) -> CorruptObject:
         files = sorted({number for blob in blobs for number, _ in self._uses.of(blob)})
@@ -287,6 +310,22 @@ class _Fetch:
             f"{what}; files of this snapshot that need it: {len(files)} ({names}); nothing was put in place",
             hint="`spotwarp check` tells which snapshots are whole; restore one of those.",
         )
+
+
+@contextlib.contextmanager
+def _at_path(tree: Tree, entry: Entry) -> Iterator[int | None]:
+    """What is at the entry's path, opened; None for what cannot be a copy of it."""
+    try:
+        fd = tree.open(entry.path, os.O_RDONLY | system.NONBLOCK)
+    except OSError as error:
+        if error.errno not in ELSEWHERE:
+            raise
+        yield None
+        return
+    try:
+        yield fd if stat.S_ISREG(os.fstat(fd).st_mode) else None
+    finally:
+        os.close(fd)
 
 
 def _without(entries: Table[Entry], paths: Container[bytes]) -> Table[Entry]:

@@ -28,6 +28,8 @@ MOST_TIMES: Final = 2000
 FREE: Final = 64 << 20
 """How many times its coded size anything may decode to beyond so many bytes: rows of like names stay far below it,
 bombs do not. (The digests of a sparse file of 300 GB are a megabyte of zeros, in some hundred bytes.)"""
+KEPT: Final = 1 << 15
+"""Tables of at most so many rows may be held decoded: some ten megabytes."""
 LIMIT: Final = 1 << 30
 """Bytes that one segment may decode to; more is damage."""
 
@@ -72,6 +74,14 @@ class Table(Sequence[R], Generic[R]):
         self.starts = [0, *accumulate(segment.count for segment in self.segments)]
         self._decoder: msgspec.msgpack.Decoder[list[R]] = msgspec.msgpack.Decoder(list[row])  # type: ignore[valid-type]
         self._cursor = Cursor(self)
+        self._kept: dict[int, list[R]] | None = None
+        """Decoded segments by their identity, where they are held."""
+
+    def kept(self) -> Table[R]:
+        """The same table for who goes over its rows many times: unless it is large, each segment is decoded once."""
+        table = Table(self.row, self.segments)
+        table._kept = {} if len(self) <= KEPT else None
+        return table
 
     @classmethod
     def of(cls, row: type[R], rows: Iterable[R], *, weigh: Callable[[R], int] | None = None) -> Table[R]:
@@ -141,7 +151,15 @@ class Table(Sequence[R], Generic[R]):
             yield from (row for row in self.rows(segment) if row.path == path or inside <= row.path < end)
 
     def rows(self, segment: Segment) -> list[R]:
-        """The rows of one of the segments. Raises `CorruptObject` when it is damaged."""
+        """The rows of one of the segments, not to be changed. Raises `CorruptObject` when it is damaged."""
+        if self._kept is None:
+            return self._decoded(segment)
+        rows = self._kept.get(id(segment))
+        if rows is None:
+            rows = self._kept[id(segment)] = self._decoded(segment)
+        return rows
+
+    def _decoded(self, segment: Segment) -> list[R]:
         import zstandard
 
         try:
@@ -162,33 +180,36 @@ class Cursor(Generic[R]):
         self._table = table
         self._number = -1
         self._from, self._to = b"", b""
+        self._start = self._end = 0
+        """The numbers of the rows in hand."""
         self._rows: list[R] = []
-        self._by_path: dict[bytes, R] = {}
+        self._by_path: dict[bytes, R] | None = None
 
     def at(self, number: int) -> R:
         """Row `number`. Raises `IndexError`."""
-        if not 0 <= number < len(self._table):
-            raise IndexError(number)
-        segment = bisect_right(self._table.starts, number) - 1
-        self._enter(segment)
-        return self._rows[number - self._table.starts[segment]]
+        if not self._start <= number < self._end:
+            if not 0 <= number < len(self._table):
+                raise IndexError(number)
+            self._enter(bisect_right(self._table.starts, number) - 1)
+        return self._rows[number - self._start]
 
     def find(self, path: bytes) -> R | None:
         """The row of `path`, or None."""
-        if self._from <= path and (path < self._to or not self._to) and self._number >= 0:
-            return self._by_path.get(path)
-        segment = bisect_right(self._table.firsts, path) - 1
-        if segment < 0:
-            return None
-        self._enter(segment)
+        if not (self._number >= 0 and self._from <= path and (path < self._to or not self._to)):
+            segment = bisect_right(self._table.firsts, path) - 1
+            if segment < 0:
+                return None
+            self._enter(segment)
+        if self._by_path is None:
+            self._by_path = {row.path: row for row in self._rows}
         return self._by_path.get(path)
 
     def _enter(self, number: int) -> None:
         if number == self._number:
             return
         firsts = self._table.firsts
-        self._rows = self._table.rows(self._table.segments[number])
-        self._by_path = {row.path: row for row in self._rows}
+        self._rows, self._by_path = self._table.rows(self._table.segments[number]), None
+        self._start, self._end = self._table.starts[number], self._table.starts[number + 1]
         self._from, self._to = firsts[number], firsts[number + 1] if number + 1 < len(firsts) else b""
         self._number = number
 

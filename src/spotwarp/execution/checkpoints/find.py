@@ -94,8 +94,9 @@ def walk(root: Path) -> Iterator[tuple[bytes, bool]]:
         here = pending.pop()
         try:
             with os.scandir(os.path.join(base, here)) as entries:  # noqa: PTH118 - bytes: names need not be text
+                above = here + b"/" if here else b""
                 for entry in entries:
-                    path, is_dir = posixpath.join(here, entry.name), entry.is_dir(follow_symlinks=False)
+                    path, is_dir = above + entry.name, entry.is_dir(follow_symlinks=False)
                     if is_dir and path != _OWN:
                         pending.append(path)
                     yield path, is_dir

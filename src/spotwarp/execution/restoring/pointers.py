@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from spotwarp import system
@@ -22,21 +22,26 @@ LATEST = b"latest"
 _MOST = 4096
 
 
-def mend_pointers(root: Path, number: int, say: Callable[[str], None]) -> list[str]:
+def mend_pointers(
+    root: Path, number: int, say: Callable[[str], None], *, entries: Iterable[tuple[bytes, bool]] | None = None
+) -> list[str]:
     """Look at every `latest` beside tags beneath `root`; `number` is the snapshot's, for the name of what is kept.
 
-    Returns the pointers that were changed. Raises `WorkspaceFault` for what the file system refuses.
+    `entries` is what is beneath `root`, each path and whether it is a directory, where that is known. Returns the
+    pointers that were changed. Raises `WorkspaceFault` for what the file system refuses.
     """
     tags: dict[bytes, set[bytes]] = {}
     pointers: list[bytes] = []
-    for path, is_directory in walk(root):
+    for path, is_directory in walk(root) if entries is None else entries:
         parent, _, name = path.rpartition(b"/")
+        if not (name.startswith(b"global_step") if is_directory else name == LATEST):
+            continue
         if any(part.startswith(b"checkpoint-") or part == DIRECTORY.encode() for part in parent.split(b"/")):
             continue  # what lies in a checkpoint is judged with it
-        if is_directory and name.startswith(b"global_step") and step_of(name) is not None:
-            tags.setdefault(parent, set()).add(name)
-        elif name == LATEST and not is_directory:
+        if not is_directory:
             pointers.append(parent)
+        elif step_of(name) is not None:
+            tags.setdefault(parent, set()).add(name)
     return [shown(_join(parent, LATEST)) for parent in sorted(pointers) if _mend(root, parent, tags, number, say)]
 
 

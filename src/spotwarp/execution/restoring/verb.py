@@ -148,7 +148,7 @@ def _restore_to(
         install(staging, to, aside=aside)
         shutil.rmtree(aside, ignore_errors=True)
         if not paths:
-            mend_pointers(to, snapshot.n, say)
+            mend_pointers(to, snapshot.n, say, entries=((e.path, e.kind == DIRECTORY) for e in wanted))
         return replace(report, duration_s=clock.monotonic() - started)
 
 
