@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -116,6 +117,25 @@ def test_work_of_ones_own_is_kept_until_force_sets_it_aside(filled: Machine, ren
     assert (other.path / "train.py").read_text() == "print('hello')\n"
     assert [p.read_text() for p in (other.path / ".spotwarp" / "set-aside").rglob("train.py")] == ["my own edit"]
     other("restore", "--force", "--to", "x", code=2)
+
+
+def test_over_an_older_copy_only_what_differs_is_fetched(filled: Machine, rent: Rent) -> None:
+    data = bytearray(os.urandom(12 << 20))
+    (filled.path / "model.bin").write_bytes(data)
+    (filled.path / "train.log").write_bytes(bytes(data[: 5 << 20]))
+    filled("sync")
+    other = rent("other").init()
+    other("restore")
+    data[5 << 20 : (5 << 20) + 4096] = os.urandom(4096)
+    (filled.path / "model.bin").write_bytes(data)
+    with (filled.path / "train.log").open("ab") as log:
+        log.write(b"one more line\n")
+    filled("sync")
+    done = other.facts("restore")
+    assert done["kept_bytes"] >= 12 << 20, done
+    assert done["read_bytes"] < 6 << 20, done
+    for name in ("model.bin", "train.log"):
+        assert (other.path / name).read_bytes() == (filled.path / name).read_bytes()
 
 
 def test_nothing_to_restore_is_said(ws: Machine, tmp_path: Path) -> None:

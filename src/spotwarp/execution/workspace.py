@@ -55,6 +55,8 @@ class Difference:
     leaves it empty."""
     own: tuple[bytes, ...]
     """Local work."""
+    older: bool = False
+    """Some file of `fetch` is here with other content, perhaps an older one of which pieces are the same."""
 
 
 def compare(
@@ -87,7 +89,8 @@ def compare(
     stale = () if fresh else tuple(p for p in extra if stored(p))
     left = {above for path in stale for above in ancestors(path)} - {e.path for e in entries}
     stale += tuple(path + b"/" for path in sorted(left))
-    return Difference(target, planned.fetch, stale, tuple(sorted(own)))
+    older = any(found[path].kind == FILE for path in planned.differing)
+    return Difference(target, planned.fetch, stale, tuple(sorted(own)), older)
 
 
 def _all_but_own(workspace: Path, target: Manifest) -> Table[Entry]:

@@ -414,3 +414,55 @@ def test_neighbours_are_read_together(store: MemoryStore, staging: Path) -> None
     faulty = FaultyStore(store)
     restore(faulty, build.store_in(store), staging)
     assert faulty.count("get_range") == 1
+
+
+# ---------------------------------------------------------------------------------------------- over an older copy
+
+
+def older_and_newer(store: MemoryStore, tmp_path: Path) -> tuple[Path, Stored]:
+    """A directory with a big file and a log, and a snapshot in which one piece differs and the log has grown."""
+    old = noise(400 * KIB, 1)
+    here = tmp_path / "here"
+    (here / "out").mkdir(parents=True)
+    (here / "out/model").write_bytes(old)
+    (here / "log").write_bytes(noise(250 * KIB, 2))
+    build = SnapshotBuilder()
+    build.directory(b"out")
+    build.file(b"out/model", old[: 100 * KIB] + noise(100 * KIB, 3) + old[200 * KIB :], chunk=100 * KIB, mode=0o640)
+    build.file(b"log", noise(250 * KIB, 2)[: 200 * KIB] + noise(150 * KIB, 4), chunk=100 * KIB)
+    build.bundle({b"a.py": b"print(1)\n", b"b.py": b"print(2)\n"})
+    return here, build.store_in(store)
+
+
+def test_only_what_differs_from_an_older_copy_is_fetched(store: MemoryStore, staging: Path, tmp_path: Path) -> None:
+    here, made = older_and_newer(store, tmp_path)
+    before = read_tree(here)
+    report = restore(store, made, staging, older=here)
+    assert (report.kept_bytes, report.bytes) == (500 * KIB, 750 * KIB + 18)
+    assert report.read_bytes < 260 * KIB
+    restore(store, made, plain := tmp_path / "plain")
+    assert read_tree(staging) == read_tree(plain)
+    assert read_tree(here) == before
+
+
+def test_an_older_copy_is_not_followed_out_of_its_directory(store: MemoryStore, staging: Path, tmp_path: Path) -> None:
+    here, made = older_and_newer(store, tmp_path)
+    (here / "out").rename(tmp_path / "elsewhere")
+    (here / "out").symlink_to(tmp_path / "elsewhere")
+    (here / "log").unlink()
+    os.mkfifo(here / "log")
+    report = restore(store, made, staging, older=here)
+    assert report.kept_bytes == 0
+    assert (staging / "out/model").read_bytes()[: 100 * KIB] == noise(400 * KIB, 1)[: 100 * KIB]
+
+
+def test_a_killed_fetch_over_an_older_copy_is_continued(store: MemoryStore, staging: Path, tmp_path: Path) -> None:
+    here, made = older_and_newer(store, tmp_path)
+    faulty = FaultyStore(store, Fault("get_range", crash=True))
+    with pytest.raises(Crash):
+        restore(faulty, made, staging, older=here, options=FetchOptions(workers=1, sync=False))
+    (here / "log").write_bytes(b"gone")
+    report = restore(store, made, staging, older=here)
+    assert report.kept_bytes >= 500 * KIB, "what had been copied, or fetched, stands in the staging"
+    restore(store, made, plain := tmp_path / "plain")
+    assert read_tree(staging) == read_tree(plain)

@@ -18,6 +18,7 @@ from spotwarp.errors import CorruptObject, RunEnded, SnapshotMissing, WorkspaceF
 from spotwarp.execution import localstate
 from spotwarp.execution.localstate import Origin, Restoring, runtime
 from spotwarp.execution.restoring.mending import Place, mend
+from spotwarp.execution.restoring.pace import progress_said
 from spotwarp.execution.restoring.pointers import mend_pointers
 from spotwarp.execution.secrets import withheld
 from spotwarp.execution.syncing.judging import blocking
@@ -39,7 +40,7 @@ from spotwarp.persistence.index import digests_of
 from spotwarp.persistence.install import install, set_aside
 from spotwarp.persistence.manifest import FILE, Manifest, tabled
 from spotwarp.persistence.repository import Repository, retained_snapshots
-from spotwarp.persistence.restore import FetchProgress, FetchReport, fetch
+from spotwarp.persistence.restore import FetchReport, fetch
 from spotwarp.persistence.runlog.entry import Snapshot
 from spotwarp.persistence.runlog.log import Head, RunLog
 from spotwarp.persistence.scan import scan
@@ -47,7 +48,6 @@ from spotwarp.persistence.statcache import Record, StatCache
 from spotwarp.persistence.table import Cursor, TableBuilder
 
 Say = Callable[[str], None]
-_BIG = 256 << 20
 _NAMED = 5
 
 
@@ -214,6 +214,7 @@ class Restorer:
             manifest=difference.manifest,
             wanted=difference.fetch,
             staging=self._own / localstate.STAGING,
+            older=self._root if difference.older else None,
             clock=self._clock,
             progress=progress_said(self._say, self._clock, size),
             cancel=self._cancel,
@@ -235,8 +236,9 @@ class Restorer:
             self._say(words)
         if report.copies:
             self._say(copies_said(report.copies))
-        rate = human_bytes(report.bytes / max(report.duration_s, 1e-3))
-        self._say(f"restored snapshot {snapshot.n} in {human_seconds(report.duration_s)} ({rate}/s)")
+        rate = human_bytes((report.bytes - report.kept_bytes) / max(report.duration_s, 1e-3))
+        here = f"; {human_bytes(report.kept_bytes)} of it was here already" if report.kept_bytes else ""
+        self._say(f"restored snapshot {snapshot.n} in {human_seconds(report.duration_s)} ({rate}/s){here}")
         return report
 
     def _place(self, marker: Restoring, clear: Sequence[bytes]) -> None:
@@ -296,28 +298,6 @@ def seed_cache(root: Path, manifest: Manifest, exclude: Sequence[str]) -> StatCa
 def copies_said(count: int) -> str:
     """That hard links did not come back as such."""
     return f"{count} hard link(s) came back as files of their own: the content is right, the link is lost"
-
-
-def progress_said(say: Say, clock: Clock, total: int) -> Callable[[FetchProgress], None] | None:
-    """Progress in words every few seconds, for what takes long enough to wonder."""
-    if total < _BIG:
-        return None
-    started = clock.monotonic()
-    last = [started]
-
-    def tell(progress: FetchProgress) -> None:
-        now = clock.monotonic()
-        if now - last[0] < 5.0 or not progress.done:
-            return
-        last[0] = now
-        rate = progress.done / (now - started)
-        left = (progress.total - progress.done) / rate
-        say(
-            f"{human_bytes(progress.done)} of {human_bytes(progress.total)} "
-            f"({100 * progress.done // max(1, progress.total)} %), {human_bytes(rate)}/s, {human_seconds(left)} left"
-        )
-
-    return tell
 
 
 def refuse_ended(head: Head, run: str) -> None:

@@ -15,9 +15,10 @@ from spotwarp.errors import CorruptObject, SnapshotMissing, UsageError
 from spotwarp.execution.occupancy import lock
 from spotwarp.execution.occupancy.leftovers import refuse_leftovers
 from spotwarp.execution.occupancy.note import occupy
+from spotwarp.execution.restoring.pace import progress_said
 from spotwarp.execution.restoring.pointers import mend_pointers
-from spotwarp.execution.restoring.restorer import Restorer, Say, copies_said, progress_said
-from spotwarp.execution.workspace import VERB_HINT, Choice, Difference, decide, origin_of
+from spotwarp.execution.restoring.restorer import Restorer, Say, copies_said
+from spotwarp.execution.workspace import VERB_HINT, Choice, decide, origin_of
 from spotwarp.persistence import staging as stage
 from spotwarp.persistence.beneath import ancestors
 from spotwarp.persistence.entries import renamed_for_torn
@@ -69,6 +70,7 @@ def restore_run(
         "to": str(place),
         "files": report.files if report else 0,
         "bytes": report.bytes if report else 0,
+        "kept_bytes": report.kept_bytes if report else 0,
         "read_bytes": report.read_bytes if report else 0,
         "seconds": round(clock.monotonic() - started, 3),
     }
@@ -92,7 +94,7 @@ def _restore_here(
         fetched = select(difference.fetch, paths, workspace, whole=difference.manifest)
         touched = {e.path for e in fetched}
         own = tuple(p for p in difference.own if p in touched)
-        chosen = Difference(difference.manifest, fetched, (), own)
+        chosen = replace(difference, fetch=fetched, stale=(), own=own)
     clear = decide(
         chosen,
         Choice.RESTORE if force else Choice.ASK,
