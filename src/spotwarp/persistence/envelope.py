@@ -34,6 +34,7 @@ class Kind(Enum):
     HINT = b"H"
     BALLAST = b"X"
     STATCACHE = b"S"
+    PAGES = b"F"
 
 
 def digest(*parts: bytes | bytearray | memoryview) -> bytes:

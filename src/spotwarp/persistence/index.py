@@ -1,40 +1,33 @@
 """Where contents lie: the blobs of the base snapshot and of the backup at hand, by content hash.
 
-A file's content is named by its *digests*: 16 bytes for each 4 MiB of it, one after the other, and 16 zero bytes for
-4 MiB that the file system has nothing of (a hole). A file below 256 KiB has one digest and lies in a bundle with
-others. Only blobs of the base and of this backup are ever known here (P1, P3): nothing is adopted from a listing or a
-cache.
+Only blobs of the base and of this backup are ever known here (P1, P3): nothing is adopted from a listing or a cache.
+How a file's content is named is told in `content`.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 from msgspec.structs import replace
 
-from spotwarp.persistence.cuts import CHUNK as CHUNK
+from spotwarp.persistence.content import HOLE, digests_of, names, parts
 from spotwarp.persistence.envelope import DIGEST_SIZE
-from spotwarp.persistence.manifest import FILE, Blob, Entry, Extent, Manifest, PackRef, builder, tabled
+from spotwarp.persistence.manifest import FILE, NO_BASE, Blob, Entry, Extent, Manifest, PackRef, builder, tabled
 from spotwarp.persistence.pack import PackedBlob
 from spotwarp.persistence.places import Places
 from spotwarp.persistence.scan import Scanned
 from spotwarp.persistence.table import Cursor
-
-SMALL: Final = 256 << 10
-"""A file below this many bytes is bundled whole."""
-HOLE: Final = bytes(DIGEST_SIZE)
-"""Stands for a chunk that is a hole; a real digest of this value will not be met."""
 
 
 @dataclass(frozen=True, slots=True)
 class Carried:
     """What earlier backups of this generation had acknowledged, though no snapshot names it: still our own (P3).
 
-    Blobs count their packs from 0 within `packs`. `places` has more than is carried, and counts otherwise: `numbers`
-    has the blob in `blobs` for each number in it that is.
+    Blobs count their packs from 0 within `packs`, and have their bases in the base snapshot, which is the same as long
+    as anything is carried. `places` has more than is carried, and counts otherwise: `numbers` has the blob in `blobs`
+    for each number in it that is.
     """
 
     packs: tuple[PackRef, ...] = ()
@@ -78,7 +71,7 @@ class Index:
                 b = self._blobs[old]
                 if b.pack in packs:
                     numbers[old] = len(blobs)
-                    blobs.append(Blob(packs[b.pack], b.offset, b.stored, b.codec, b.raw, b.digest))
+                    blobs.append(replace(b, pack=packs[b.pack]))
             return Carried(tuple(self._packs[old] for old in wanted), tuple(blobs), self._places(), numbers)
 
     def unacknowledged(self, acknowledged: Iterable[int]) -> frozenset[int]:
@@ -89,11 +82,10 @@ class Index:
     def lies_in(self, digests: bytes, packs: frozenset[int]) -> bool:
         """Whether a part of this content lies in one of `packs`, or nowhere yet."""
         with self._lock:
-            for part in parts(digests):
-                if part != HOLE:
-                    place = self._places().get(part)
-                    if place is None or self._blobs[place[0]].pack in packs:
-                        return True
+            for name in names(digests):
+                place = self._places().get(name)
+                if place is None or self._blobs[place[0]].pack in packs:
+                    return True
         return False
 
     def knows(self, path: bytes, digests: bytes) -> bool:
@@ -105,7 +97,7 @@ class Index:
             return True
         with self._lock:
             places = self._places()
-            return all(part == HOLE or part in places for part in parts(digests))
+            return all(name in places for name in names(digests))
 
     def claim(self, digest: bytes) -> bool:
         """Whether the caller must store this content; False when it is stored or another thread has claimed it."""
@@ -128,10 +120,13 @@ class Index:
             self._packs[pack] = sealed = PackRef(ref.run, ref.id, size)
             return sealed
 
-    def add(self, pack: int, row: PackedBlob, contents: Iterable[tuple[bytes, int]]) -> None:
-        """A blob lies in `pack`; `contents` are the claimed digests in it and where in its decoded bytes they start."""
+    def add(self, pack: int, row: PackedBlob, contents: Iterable[tuple[bytes, int]], *, base: int = NO_BASE) -> None:
+        """A blob lies in `pack`; `contents` are the claimed digests in it and where in its decoded bytes they start.
+
+        `base` is the number of the base snapshot's blob that it is coded against.
+        """
         with self._lock:
-            self._blobs.append(Blob(pack, row.offset, row.stored, row.codec, row.raw, row.digest))
+            self._blobs.append(Blob(pack, row.offset, row.stored, row.codec, row.raw, row.digest, base))
             for digest, inner in contents:
                 self._places().add(digest, len(self._blobs) - 1, inner)
                 self._claimed.discard(digest)
@@ -175,14 +170,14 @@ class Index:
         if base is not None:
             return tuple([numbers.renumbered(extent) for extent in base.extents])
         found: list[Extent] = []
-        for k, part in enumerate(parts(digests)):
-            if part != HOLE:
-                place = self._places().get(part)
+        offset = 0
+        for length, name in parts(digests, entry.size):
+            if name != HOLE:
+                place = self._places().get(name)
                 if place is None:
-                    raise KeyError(part)
-                offset = k * CHUNK
-                length = min(CHUNK, entry.size - offset)
+                    raise KeyError(name)
                 found.append(Extent(offset, length, numbers.number(place[0]), place[1]))
+            offset += length
         return tuple(found)
 
     def _in_base(self, path: bytes, digests: bytes, at: Cursor[Entry] | None = None) -> Entry | None:
@@ -211,14 +206,19 @@ class Index:
 
 
 class _Numbers:
-    """Renumbers blobs by first use, and their packs after them."""
+    """Renumbers blobs by first use, and their packs after them. A blob's base is used with it."""
 
     def __init__(self, blobs: list[Blob]) -> None:
         self._blobs = blobs
         self._new: dict[int, int] = {}
 
     def number(self, blob: int) -> int:
-        return self._new.setdefault(blob, len(self._new))
+        found = self._new.get(blob)
+        if found is None:
+            found = self._new[blob] = len(self._new)
+            if (base := self._blobs[blob].base) != NO_BASE:
+                self.number(base)
+        return found
 
     def renumbered(self, extent: Extent) -> Extent:
         """The extent with its blob's new number: itself where that is the old one."""
@@ -231,31 +231,11 @@ class _Numbers:
         for old in self._new:
             b = self._blobs[old]
             pack = order.setdefault(b.pack, len(order))
-            blobs.append(Blob(pack, b.offset, b.stored, b.codec, b.raw, b.digest))
+            base = NO_BASE if b.base == NO_BASE else self._new[b.base]
+            blobs.append(Blob(pack, b.offset, b.stored, b.codec, b.raw, b.digest, base))
         return tuple(packs[old] for old in order), tuple(blobs)
 
 
-def parts(digests: bytes) -> Sequence[bytes]:
-    """The single digests of a content."""
-    if len(digests) <= DIGEST_SIZE:  # nearly all files
-        return (digests,) if digests else ()
-    return [digests[at : at + DIGEST_SIZE] for at in range(0, len(digests), DIGEST_SIZE)]
-
-
 def _entry(entry: Scanned, digests: bytes, extents: tuple[Extent, ...], link: bytes) -> Entry:
-    bundled = digests if entry.kind == FILE and entry.size < SMALL else b""
+    bundled = digests if entry.kind == FILE and len(digests) == DIGEST_SIZE else b""
     return Entry(entry.path, entry.kind, entry.mode, entry.mtime_ns, entry.size, extents, entry.target, bundled, link)
-
-
-def digests_of(entry: Entry, blobs: Sequence[Blob]) -> bytes | None:
-    """The digests of a file's content as a manifest has it, or None when its pieces do not lie on our grid."""
-    if entry.size < SMALL:
-        return entry.digest if entry.digest or entry.size else None
-    found = bytearray(-(-entry.size // CHUNK) * DIGEST_SIZE)
-    for extent in entry.extents:
-        blob = blobs[extent.blob]
-        if extent.offset % CHUNK or extent.inner or extent.length != blob.raw:
-            return None
-        at = extent.offset // CHUNK * DIGEST_SIZE
-        found[at : at + DIGEST_SIZE] = blob.digest
-    return bytes(found)

@@ -29,6 +29,8 @@ from spotwarp.persistence.table import Cursor, Directory, Table, TableBuilder, a
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _FINE_GUARD_NS: Final = 100_000_000
 _COARSE_GUARD_NS: Final = 2_000_000_000
+_FORM: Final = 1
+"""Raised when what records say changes its meaning: those of another SpotWarp are not believed."""
 _MOST_MOVED: Final = 200_000
 """Files looked for under another path, by what they are; of more at once the rest is read again."""
 
@@ -62,6 +64,8 @@ class _Head(msgspec.Struct, array_like=True, frozen=True):
     boot: str
     root_dev: int
     segments: Directory
+    form: int = 0
+    """Of the records; see `_FORM`."""
 
 
 _decoder = msgspec.msgpack.Decoder(_Head)
@@ -181,7 +185,7 @@ class StatCache:
             records = placed(Record, head.segments, body[4 + length :])
             if records.segments:
                 records.rows(records.segments[0])  # of another SpotWarp's records none can be read
-            believed = head.boot == (boot or _boot()) and head.root_dev == root.stat().st_dev
+            believed = head.form == _FORM and head.boot == (boot or _boot()) and head.root_dev == root.stat().st_dev
         except (OSError, SpotWarpError, struct.error, msgspec.DecodeError, RecursionError):
             return cls()
         cache = cls(records if believed else ())
@@ -197,7 +201,7 @@ class StatCache:
             return True
         temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         try:
-            head = msgspec.msgpack.encode(_Head(_boot(), root.stat().st_dev, directory(self._records)))
+            head = msgspec.msgpack.encode(_Head(_boot(), root.stat().st_dev, directory(self._records), _FORM))
             path.parent.mkdir(parents=True, exist_ok=True)
             segments = (segment.data for segment in self._records.segments)
             temporary.write_bytes(seal(Kind.STATCACHE, struct.pack("<I", len(head)), head, *segments))

@@ -11,7 +11,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from spotwarp.clock import Clock, SystemClock
-from spotwarp.persistence.backup import RECHECK_S, BackupOptions, Carry, Cutoff, Judge, Progress, Uploaded, backup
+from spotwarp.persistence.backup import (
+    RECHECK_S,
+    BackupOptions,
+    Carry,
+    Cutoff,
+    Judge,
+    Pages,
+    Progress,
+    Uploaded,
+    backup,
+)
 from spotwarp.persistence.backup.versions import VersionRule
 from spotwarp.persistence.excludes import Excludes
 from spotwarp.persistence.held import Held, look
@@ -49,12 +59,14 @@ class Backups:
         judge: Judge = no_checkpoints,
         options: BackupOptions | None = None,
         clock: Clock | None = None,
+        pages: Path | None = None,
     ) -> None:
         self.root = root
         self.calls = FaultyStore(store or MemoryStore())
         self.base: Manifest | None = None
         self.cache = StatCache()
         self.carry = Carry()
+        self.pages = Pages(pages) if pages is not None else None
         self.judge = judge
         self._excludes = Excludes(exclude)
         self._options = options or BackupOptions(workers=2, pack_size=8 << 20)
@@ -94,6 +106,7 @@ class Backups:
             versions=versions,
             recheck_s=recheck_s,
             look=look,
+            pages=self.pages,
         )
         self.base, self.carry = uploaded.manifest, Carry()
         return uploaded

@@ -16,8 +16,8 @@ from spotwarp.execution.syncing.judging import judge_all
 from spotwarp.execution.syncing.versions import End, Moment, WholeVersions
 from spotwarp.persistence.backup import BackupOptions, Cutoff
 from spotwarp.persistence.backup.versions import Versions
+from spotwarp.persistence.cuts import CHUNK
 from spotwarp.persistence.entries import checked, renamed_for_torn
-from spotwarp.persistence.index import CHUNK
 from spotwarp.persistence.manifest import CheckpointFact, FileFact, without_packs
 from spotwarp.persistence.scan import Scanned
 from spotwarp.persistence.store.api import Buffer

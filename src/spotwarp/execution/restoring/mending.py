@@ -23,9 +23,9 @@ from spotwarp.execution.localstate import runtime
 from spotwarp.execution.syncing.versions import End, Moment, WholeVersions, free_name
 from spotwarp.persistence.backup.plan import Belief
 from spotwarp.persistence.backup.versions import Take, Version, held
+from spotwarp.persistence.content import digests_of
 from spotwarp.persistence.entries import shown
 from spotwarp.persistence.excludes import Excludes
-from spotwarp.persistence.index import digests_of
 from spotwarp.persistence.install import install
 from spotwarp.persistence.manifest import DIRECTORY, CheckpointFact, Entry, Manifest
 from spotwarp.persistence.restore import fetch

@@ -35,8 +35,8 @@ from spotwarp.execution.workspace import (
 from spotwarp.model import human_bytes, human_seconds
 from spotwarp.persistence import fork
 from spotwarp.persistence import staging as stage
+from spotwarp.persistence.content import digests_of
 from spotwarp.persistence.entries import older_versions, shown, torn_name
-from spotwarp.persistence.index import digests_of
 from spotwarp.persistence.install import install, set_aside
 from spotwarp.persistence.manifest import FILE, Manifest, tabled
 from spotwarp.persistence.repository import Repository, retained_snapshots

@@ -30,9 +30,9 @@ from spotwarp.execution.syncing.judging import file_system_time, judge_all
 from spotwarp.execution.syncing.room import shortage
 from spotwarp.execution.syncing.versions import End, Moment, WholeVersions
 from spotwarp.persistence import fork
-from spotwarp.persistence.backup import Carry, Cutoff, Progress, Uploaded, backup
+from spotwarp.persistence.backup import Carry, Cutoff, Pages, Progress, Uploaded, backup
+from spotwarp.persistence.content import digests_of
 from spotwarp.persistence.excludes import Excludes
-from spotwarp.persistence.index import digests_of
 from spotwarp.persistence.manifest import (
     FILE,
     CheckpointFact,
@@ -141,6 +141,7 @@ class Syncer:
         self._guard = threading.Lock()
         self._known = _Known()
         self._cache = StatCache.load(runtime(workspace) / localstate.STATCACHE, workspace)
+        self._pages = Pages(runtime(workspace) / localstate.PAGES)
         self._told_fault = False
         self._carry = Carry()
         self._last = 0
@@ -310,6 +311,7 @@ class Syncer:
             carry=self._carry,
             recheck_s=how.recheck_s,
             versions=WholeVersions(base.number or self._parent, how.at, self._waiting),
+            pages=self._pages,
         )
         if uploaded.stored_bytes >= _TELLING and uploaded.duration_s > 0:
             self._rate = uploaded.stored_bytes / uploaded.duration_s

@@ -16,8 +16,8 @@ from pathlib import Path
 from spotwarp.execution.checkpoints import Shape, Single, examine_single, may_be_single
 from spotwarp.persistence.backup.plan import Belief
 from spotwarp.persistence.backup.versions import Take, Version, Versions, held
+from spotwarp.persistence.content import digests_of
 from spotwarp.persistence.held import Identity
-from spotwarp.persistence.index import digests_of
 from spotwarp.persistence.manifest import FILE, CheckpointFact, Entry, FileFact, Manifest, is_model, tabled
 from spotwarp.persistence.scan import Scanned
 from spotwarp.persistence.statcache import Record, StatCache

@@ -24,6 +24,7 @@ import msgspec
 from spotwarp.clock import Clock, Rng
 from spotwarp.errors import WorkspaceFault
 from spotwarp.persistence import manifest as manifests
+from spotwarp.persistence.backup.coding import Coding, Mode
 from spotwarp.persistence.backup.cutoff import Cutoff
 from spotwarp.persistence.backup.outcome import (
     Kept,
@@ -38,14 +39,17 @@ from spotwarp.persistence.backup.outcome import (
     outcome,
 )
 from spotwarp.persistence.backup.packing import Uploads, refuse_stopped
+from spotwarp.persistence.backup.pages import Pages
 from spotwarp.persistence.backup.plan import Belief, Plan, apart, plan
 from spotwarp.persistence.backup.progress import Meter, Progress
 from spotwarp.persistence.backup.reading import Found, Reading
 from spotwarp.persistence.backup.versions import VersionRule, Versions
 from spotwarp.persistence.beneath import Tree
+from spotwarp.persistence.content import SMALL
+from spotwarp.persistence.cuts import CHUNK
 from spotwarp.persistence.envelope import FORMAT_VERSION
 from spotwarp.persistence.held import Held, Identity, look
-from spotwarp.persistence.index import CHUNK, Carried, Index
+from spotwarp.persistence.index import Carried, Index
 from spotwarp.persistence.layout import manifest_key, new_object_id
 from spotwarp.persistence.manifest import FILE, CheckpointFact, Manifest, PackRef, Skipped
 from spotwarp.persistence.pack import TARGET
@@ -55,7 +59,18 @@ from spotwarp.persistence.statcache import Quiet, Record, StatCache
 from spotwarp.persistence.store.api import Store
 from spotwarp.persistence.table import Table, TableBuilder
 
-__all__ = ["RECHECK_S", "BackupOptions", "Carry", "Cutoff", "Judge", "Progress", "Uploaded", "backup"]
+__all__ = [
+    "RECHECK_S",
+    "BackupOptions",
+    "Carry",
+    "Cutoff",
+    "Judge",
+    "Mode",
+    "Pages",
+    "Progress",
+    "Uploaded",
+    "backup",
+]
 
 Judge = Callable[[Path, Table[Scanned]], Sequence[CheckpointFact]]
 """Says what the checkpoints among the entries of a workspace are; see `execution.checkpoints`."""
@@ -78,15 +93,12 @@ class BackupOptions:
     chunk_level: int = 1
     bundle_level: int = 3
     """zstd levels for chunks of big files and for bundles of small ones."""
+    coding: Mode = "planes"
+    """What numbers are coded as."""
     pack_size: int = TARGET
     """Bytes of a full pack."""
     nice: int = 10
     """How far the reading threads step back behind the trainer, as of nice(1); 0 when there is none any more."""
-
-    @property
-    def levels(self) -> tuple[int, int]:
-        """Of chunks and of bundles."""
-        return self.chunk_level, self.bundle_level
 
     @property
     def buffers(self) -> int:
@@ -159,6 +171,7 @@ def backup(
     recheck_s: float = RECHECK_S,
     look: Callable[[Path], Held] = look,
     versions: VersionRule | None = None,
+    pages: Pages | None = None,
 ) -> Uploaded:
     """Put what a snapshot of `root` needs beyond `base`, which must be the run's last snapshot, or None.
 
@@ -167,7 +180,8 @@ def backup(
     no more data is moved, and what is late is left out or kept as the base has it. `carry` is what earlier backups of
     this generation put in vain; this one adds to it, whatever becomes of it. A file that was held for writing when it
     was read, as `look` saw it, is read again after `recheck_s`, whatever its times say; with 0 each time. `versions`
-    says which files are stored in whole versions only, and which of them are whole.
+    says which files are stored in whole versions only, and which of them are whole. `pages` tells which pages of a
+    rewritten file are new; without it such a file's chunks are stored whole.
 
     Raises `WorkspaceFault`, the first `StoreError` of any put, `Interrupted` once `cancel` is set.
     """
@@ -189,7 +203,8 @@ def backup(
         meter = Meter(work.read_files, work.read_bytes, progress)
         cap = cutoff.capacity(options.pack_size, _LEAST_PACK)
         uploads = Uploads(store, index, rng, run=run, generation=generation, capacity=cap, cancel=cancel, cutoff=cutoff)
-        reading = Reading(tree, index, uploads, meter, levels=options.levels, nice=options.nice)
+        coding = Coding(base, options.coding, options.chunk_level, pages)
+        reading = Reading(tree, index, uploads, meter, coding, level=options.bundle_level, nice=options.nice)
         with _carrying(carry, index, uploads):
             found = _read(reading, work, uploads, options, cancel)
         facts = demoted(facts, broken(facts, seen, found, tree.lstat, tree.names))
@@ -207,13 +222,20 @@ def backup(
     unchanged = not always and base is not None and equal(manifest, base)
     put = _Put("", "", 0) if unchanged else _put_manifest(store, manifest, rng)
     manifest = base if unchanged and base is not None else manifest
-    cache.replace(tally.records.table())
-    if (quiet := tally.quiet(manifest)) is not None:
-        cache.remember(quiet)
+    _remember(tally, manifest, cache, pages)
     done = _Done(put, found, late, uploads.stored_bytes + put.size, meter.bytes, index.new_packs())
     return _uploaded(
         *(done, tally, manifest, base), duration_s=clock.monotonic() - started, unchanged=unchanged, belief=belief
     )
+
+
+def _remember(tally: _Tally, manifest: Manifest, cache: StatCache, pages: Pages | None) -> None:
+    """Bring what is kept on this machine up to date."""
+    cache.replace(tally.records.table())
+    if pages is not None:
+        pages.keep_only(tally.large)
+    if (quiet := tally.quiet(manifest)) is not None:
+        cache.remember(quiet)
 
 
 class _Put(NamedTuple):
@@ -327,6 +349,8 @@ class _Tally:
         self._own: set[Identity] = set()
         self._oldest = math.inf
         self.files = self.bytes = 0
+        self.large: list[builtins.bytes] = []
+        """The paths of files that are not bundled."""
         self.records = TableBuilder(Record)
 
     def pass_on(self, kept: Iterable[Kept]) -> Iterator[tuple[Scanned, builtins.bytes | None, builtins.bytes]]:
@@ -338,6 +362,8 @@ class _Tally:
                 self._record(one.record)
             if entry.kind == FILE:
                 self.files, self.bytes = self.files + 1, self.bytes + entry.size
+                if entry.size >= SMALL:
+                    self.large.append(entry.path)
             yield entry, one.digests, self._links.first(entry, one.digests)
 
     def _record(self, record: Record) -> None:

@@ -12,7 +12,8 @@ import errno
 import os
 import stat
 import threading
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,17 +21,21 @@ import msgspec
 
 from spotwarp import system
 from spotwarp.persistence.beneath import Tree
+from spotwarp.persistence.content import HOLE, SMALL, Part, joined
+from spotwarp.persistence.cuts import Cuts
 from spotwarp.persistence.envelope import DIGEST_SIZE
-from spotwarp.persistence.index import CHUNK, SMALL
 from spotwarp.persistence.manifest import FILE
 from spotwarp.persistence.scan import Scanned, scanned
 
 PASSES: Final = 4
 """One reading and three more."""
-SPAN: Final = 8
-"""Chunks of a big file that one worker reads in a row."""
+SPAN: Final = 32 << 20
+"""Bytes of a big file that one worker reads in a row."""
 GONE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO})
 """The path is no longer the file that the scan saw."""
+
+Cut = Callable[[int, int], Cuts]
+"""Says where a file is cut, by its descriptor and its length in bytes."""
 
 # A FIFO put in a file's place must not block the open.
 _FLAGS: Final = os.O_RDONLY | system.NONBLOCK
@@ -91,11 +96,15 @@ def read_small(tree: Tree, file: Scanned, opened: int | None = None) -> SmallCon
 class BigContent:
     """A big file while it is read, in spans, perhaps by several threads; owns its descriptor until `close`."""
 
-    def __init__(self, tree: Tree, file: Scanned, opened: int | None = None) -> None:
-        """`opened` is its descriptor, if it has one already. Raises `OSError`, one of `GONE` when the file vanished."""
+    def __init__(self, tree: Tree, file: Scanned, cut: Cut, opened: int | None = None) -> None:
+        """`cut` says where the file is cut; `opened` is its descriptor, if it has one already.
+
+        Raises `OSError`, one of `GONE` when the file vanished.
+        """
         self.path = file.path
         self.fd, self._before = (opened, os.fstat(opened)) if opened is not None else open_file(tree, file.path)
-        self.length = self._before.st_size
+        self._cut = cut
+        self.cuts = cut(self.fd, self._before.st_size)
         self.stable = False
         self.error: OSError | None = None
         """Why the file cannot be read, if it cannot."""
@@ -111,13 +120,13 @@ class BigContent:
         if fd >= 0:
             os.close(fd)
 
-    def took(self, chunk: int, digest: bytes, got: int, wanted: int) -> None:
-        """Chunk number `chunk` was read: `got` bytes of the `wanted`, with this digest (zeros: a hole)."""
-        at = chunk * DIGEST_SIZE
+    def took(self, piece: int, digest: bytes, got: int) -> None:
+        """Piece number `piece` was read: `got` bytes of it, with this digest (zeros: a hole)."""
+        at = piece * DIGEST_SIZE
         self._digests[at : at + DIGEST_SIZE] = digest
-        if got < wanted:
+        if got < self.cuts.length(piece):
             with self._lock:
-                self._end = min(self._end, chunk * CHUNK + got)
+                self._end = min(self._end, self.cuts.starts[piece] + got)
 
     def span_done(self) -> bool:
         """One of the first pass's `spans` was dealt with; True for the last of them."""
@@ -129,25 +138,38 @@ class BigContent:
         """After a pass: whether what was read can be kept. If not, all `spans` must be read again."""
         after = os.fstat(self.fd)
         digests = bytes(self._digests)
-        self.stable = same(self._before, after) and self._end == self.length
+        length = self.cuts.size
+        self.stable = same(self._before, after) and self._end == length
         self._passes += 1
         grown = after.st_size >= self._before.st_size and digests == self._previous
         if self.stable or grown or self._passes == PASSES:
             return True
-        self._previous, self._before, self.length = digests, after, min(self.length, after.st_size)
+        self._previous, self._before = digests, after
+        if after.st_size < length:
+            self.cuts = self._cut(self.fd, after.st_size)
         self._start()
         return False
 
     def content(self) -> tuple[Scanned, bytes]:
         """The entry and the digests of what was read and settled."""
-        size = min(self._end, self.length)
-        return _entry(self.path, self._before, size), bytes(self._digests[: -(-size // CHUNK) * DIGEST_SIZE])
+        size = min(self._end, self.cuts.size)
+        parts = list(self._parts(size))
+        # What has shrunk to a small file meanwhile is named like one, where its digest is known.
+        digests = parts[0][1] if size < SMALL and len(parts) == 1 and parts[0][1] != HOLE else joined(parts)
+        return _entry(self.path, self._before, size), digests
+
+    def _parts(self, size: int) -> Iterator[Part]:
+        for piece, start in enumerate(self.cuts.starts):
+            if start >= size:
+                return
+            at = piece * DIGEST_SIZE
+            yield min(self.cuts.length(piece), size - start), bytes(self._digests[at : at + DIGEST_SIZE])
 
     def _start(self) -> None:
-        # All holes until a chunk says otherwise.
-        self._digests = bytearray(-(-self.length // CHUNK) * DIGEST_SIZE)
-        self._end = self.length
-        self.spans = _spans(self.fd, self.length)
+        # All holes until a piece says otherwise.
+        self._digests = bytearray(len(self.cuts) * DIGEST_SIZE)
+        self._end = self.cuts.size
+        self.spans = _spans(self.fd, self.cuts)
         self._left = len(self.spans)
 
 
@@ -178,21 +200,25 @@ def _entry(path: bytes, status: os.stat_result, size: int) -> Scanned:
     return msgspec.structs.replace(entry, size=size)
 
 
-def _spans(fd: int, length: int) -> list[range]:
-    """The chunks that hold data, in runs of at most `SPAN`; one empty run when there are none."""
+def _spans(fd: int, cuts: Cuts) -> list[range]:
+    """The pieces that hold data, in runs of about `SPAN` bytes; one empty run when there are none."""
     spans: list[range] = []
-    for first, end in _data(fd, length):
-        if spans and spans[-1].stop == first and len(spans[-1]) + end - first <= SPAN:
-            spans[-1] = range(spans[-1].start, end)
-            continue
-        spans.extend(range(at, min(at + SPAN, end)) for at in range(first, end, SPAN))
+    for first, end in _data(fd, cuts):
+        start, size = first, 0
+        for piece in range(first, end):
+            size += cuts.length(piece)
+            if size >= SPAN:
+                spans.append(range(start, piece + 1))
+                start, size = piece + 1, 0
+        if start < end:
+            spans.append(range(start, end))
     return spans or [range(0)]
 
 
-def _data(fd: int, length: int) -> Iterator[tuple[int, int]]:
-    """Runs of chunk numbers with data in them, in order, without overlap."""
+def _data(fd: int, cuts: Cuts) -> Iterator[tuple[int, int]]:
+    """Runs of piece numbers with data in them, in order, without overlap."""
     at = done = 0
-    while at < length:
+    while at < cuts.size:
         try:
             start = os.lseek(fd, at, os.SEEK_DATA)
             hole = os.lseek(fd, start, os.SEEK_HOLE)
@@ -201,9 +227,12 @@ def _data(fd: int, length: int) -> Iterator[tuple[int, int]]:
                 return  # nothing but a hole up to the end
             if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
                 raise
-            start, hole = at, length  # the file system does not tell: all of it may be data
-        first, end = max(start // CHUNK, done), -(-min(hole, length) // CHUNK)
+            start, hole = at, cuts.size  # the file system does not tell: all of it may be data
+        if start >= cuts.size:
+            return
+        first = max(bisect_right(cuts.starts, start) - 1, done)
+        end = bisect_left(cuts.starts, min(hole, cuts.size))
         if first < end:
             yield first, end
             done = end
-        at = max(hole, end * CHUNK)
+        at = max(hole, cuts.starts[end] if end < len(cuts) else cuts.size)

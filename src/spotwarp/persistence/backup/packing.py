@@ -18,11 +18,14 @@ from typing import Final
 from spotwarp.clock import Rng
 from spotwarp.errors import Interrupted
 from spotwarp.persistence import codec
+from spotwarp.persistence.backup.coding import FileCoding
 from spotwarp.persistence.backup.cutoff import Cutoff, TimeUp
-from spotwarp.persistence.backup.live import pread_into
+from spotwarp.persistence.backup.live import BigContent, pread_into
 from spotwarp.persistence.backup.plan import BUNDLE, REST
+from spotwarp.persistence.content import HOLE
+from spotwarp.persistence.cuts import CHUNK
 from spotwarp.persistence.envelope import digest
-from spotwarp.persistence.index import HOLE, Index
+from spotwarp.persistence.index import Index
 from spotwarp.persistence.layout import new_object_id, pack_key
 from spotwarp.persistence.pack import PackBuilder
 from spotwarp.persistence.store.api import Store
@@ -193,13 +196,15 @@ def refuse_stopped(cancel: threading.Event | None) -> None:
 class Packer:
     """One worker's pack in the making, and its bundle of small files. Not to be shared between threads."""
 
-    def __init__(self, uploads: Uploads, index: Index, *, chunk_level: int, bundle_level: int) -> None:
+    def __init__(self, uploads: Uploads, index: Index, *, level: int) -> None:
+        """`level` is zstd's, for bundles."""
         self._uploads, self._index = uploads, index
-        self._chunk_level, self._bundle_level = chunk_level, bundle_level
+        self._level = level
         self._group = REST
         self._pack: tuple[PackBuilder, int] | None = None
         self._bundle = bytearray()
         self._inside: list[tuple[bytes, int]] = []
+        self._scratch = bytearray()
 
     def enter(self, group: bytes) -> None:
         """What follows belongs to `group`: it begins a pack of its own."""
@@ -219,27 +224,40 @@ class Packer:
                 self._flush_bundle()
         return name
 
-    def chunk(self, fd: int, offset: int, length: int) -> tuple[bytes, int]:
-        """Read and take `length` bytes of a big file; gives their digest (or `HOLE`) and how many there were."""
+    def piece(self, big: BigContent, piece: int, coding: FileCoding) -> tuple[bytes, int]:
+        """Read and take a piece of a big file; gives its digest (or `HOLE`) and how many bytes there were."""
         self._flush_bundle()  # small files are asked for first: they do not wait for the bulk
-        # Read straight into the pack: what is neither known nor coded is never copied.
-        builder, number = self._room(length)
-        with builder.space(length) as space:
-            got = pread_into(fd, space, offset)
+        length = big.cuts.length(piece)
+        if coding.plain(big.cuts, piece):
+            # Read straight into the pack: what is stored as it is, is never copied.
+            builder, number = self._room(length)
+            with builder.space(length) as space:
+                got = pread_into(big.fd, space, big.cuts.starts[piece])
+                with space[:got] as data:
+                    name = digest(data) if got else HOLE
+            if got and self._index.claim(name):
+                self._index.add(number, builder.keep(name, codec.RAW, got, got), ((name, 0),))
+            return name, got
+        if len(self._scratch) < length:
+            self._scratch = bytearray(max(length, CHUNK))
+        with memoryview(self._scratch)[:length] as space:
+            got = pread_into(big.fd, space, big.cuts.starts[piece])
             with space[:got] as data:
-                if got == 0:
-                    return HOLE, got
-                # Zeros that were written stay data: a restored hole would make a whole checkpoint look torn.
-                name = digest(data)
-                if not self._index.claim(name):
-                    return name, got
-                how, coded = codec.encode(data, level=self._chunk_level)
-                if how == codec.RAW:
-                    row = builder.keep(name, how, got, got)
-                else:
-                    row = builder.add(name, how, got, b"".join(coded))
-        self._index.add(number, row, ((name, 0),))
+                name = digest(data) if got else HOLE
+                if got:
+                    self._coded(big, piece, coding, name, data)
         return name, got
+
+    def _coded(self, big: BigContent, piece: int, coding: FileCoding, name: bytes, data: memoryview) -> None:
+        # Zeros that were written stay data: a restored hole would make a whole checkpoint look torn.
+        new = self._index.claim(name)
+        coding.saw(big.cuts, piece, name, data)
+        if not new:
+            return
+        coded = coding.encode(big.cuts, piece, data)
+        builder, number = self._room(sum(memoryview(part).nbytes for part in coded.data))
+        row = builder.add(name, coded.codec, data.nbytes, *coded.data, base=coded.base_digest)
+        self._index.add(number, row, ((name, 0),), base=coded.base)
 
     def flush(self) -> None:
         """Hand over what there is."""
@@ -251,9 +269,9 @@ class Packer:
         if not self._bundle:
             return
         name = digest(self._bundle)
-        how, coded = codec.encode(self._bundle, level=self._bundle_level)
-        builder, number = self._room(sum(memoryview(piece).nbytes for piece in coded))
-        self._index.add(number, builder.add(name, how, len(self._bundle), b"".join(coded)), self._inside)
+        how, coded = codec.encode(self._bundle, level=self._level)
+        builder, number = self._room(sum(memoryview(part).nbytes for part in coded))
+        self._index.add(number, builder.add(name, how, len(self._bundle), *coded), self._inside)
         self._bundle = bytearray()
         self._inside = []
 

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
 
+from spotwarp.persistence.content import SMALL
 from spotwarp.persistence.held import Held, Identity
-from spotwarp.persistence.index import SMALL, Index
+from spotwarp.persistence.index import Index
 from spotwarp.persistence.manifest import FILE, CheckpointFact, is_model
 from spotwarp.persistence.scan import Scan, Scanned, names_hash
 from spotwarp.persistence.statcache import Record, StatCache
@@ -32,7 +33,7 @@ _RANK: Final = {"resumable": 0, "weights-only": 1}
 
 @dataclass(frozen=True, slots=True)
 class SmallFiles:
-    """About a bundle's worth of files below `index.SMALL`."""
+    """About a bundle's worth of files below `content.SMALL`."""
 
     group: bytes
     files: tuple[Scanned, ...]

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from spotwarp.errors import WorkspaceFault
+from spotwarp.persistence.backup.coding import Coding, FileCoding
 from spotwarp.persistence.backup.cutoff import TimeUp
 from spotwarp.persistence.backup.keeping import keep_open
 from spotwarp.persistence.backup.live import GONE, BigContent, read_small
@@ -22,7 +23,7 @@ from spotwarp.persistence.backup.packing import Packer, Uploads
 from spotwarp.persistence.backup.plan import Alias, BigFile, Job, Plan, SmallFiles
 from spotwarp.persistence.backup.progress import Meter
 from spotwarp.persistence.beneath import Tree
-from spotwarp.persistence.index import CHUNK, Index
+from spotwarp.persistence.index import Index
 from spotwarp.persistence.manifest import Skipped
 from spotwarp.persistence.parallel import each
 from spotwarp.persistence.scan import OURS, Scanned, reason
@@ -90,25 +91,26 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """Some chunks of a big file."""
+    """Some pieces of a big file."""
 
     group: bytes
     big: BigContent
-    chunks: range
+    coding: FileCoding
+    pieces: range
 
 
 class Reading:
     """Reads plans' files, one plan after the other."""
 
     def __init__(
-        self, tree: Tree, index: Index, uploads: Uploads, meter: Meter, *, levels: tuple[int, int], nice: int
+        self, tree: Tree, index: Index, uploads: Uploads, meter: Meter, coding: Coding, *, level: int, nice: int
     ) -> None:
-        """`tree` is the workspace; `levels` are those of chunks and of bundles; `nice` is the threads'."""
-        self._tree, self._index, self._uploads, self._meter = tree, index, uploads, meter
+        """`tree` is the workspace; `level` is that of bundles; `nice` is the threads'."""
+        self._tree, self._index, self._uploads, self._meter, self._coding = tree, index, uploads, meter, coding
         self._root = tree.directory(b"")
-        self._levels = levels
+        self._level = level
         self._nice = nice
-        self._open: set[BigContent] = set()
+        self._open: dict[BigContent, FileCoding] = {}
         self._early: dict[bytes, int] = {}
         """Files that were opened before their turn."""
         self.found = Found()
@@ -121,8 +123,9 @@ class Reading:
             for jobs in plan.phases() if self._uploads.hurried else (plan.jobs(),):
                 each(self._jobs(jobs), self._work, workers=workers, cancel=cancel)
         finally:
-            for big in list(self._open):
+            for big, coding in list(self._open.items()):
                 big.close()
+                coding.close()
             while self._early:
                 os.close(self._early.popitem()[1])
         return self.found
@@ -133,20 +136,20 @@ class Reading:
             if not isinstance(job, BigFile):
                 yield job
                 continue
+            coding = self._coding.of(self._tree, job)
             try:
-                big = BigContent(self._tree, job.file, self._early.pop(job.file.path, None))
+                big = BigContent(self._tree, job.file, coding.cut, self._early.pop(job.file.path, None))
             except OSError as error:
                 self.found.missing(job.file.path, error)
                 continue
-            self._open.add(big)
-            for chunks in big.spans:
-                yield _Span(job.group, big, chunks)
+            self._open[big] = coding
+            for pieces in big.spans:
+                yield _Span(job.group, big, coding, pieces)
 
     def _work(self, jobs: Iterable[SmallFiles | _Span]) -> None:
         """One thread."""
         yield_to_others(self._nice)
-        chunk_level, bundle_level = self._levels
-        packer = Packer(self._uploads, self._index, chunk_level=chunk_level, bundle_level=bundle_level)
+        packer = Packer(self._uploads, self._index, level=self._level)
         # At the cut each thread ends where it is: what it did not get to is late, and named by `outcome`.
         with Tree(self._root) as tree, suppress(TimeUp):
             for job in jobs:
@@ -185,35 +188,38 @@ class Reading:
         big = job.big
         try:
             if big.error is None:
-                self._chunks(big, job.chunks, packer)
+                self._pieces(job, job.pieces, packer)
         except OSError as error:
             big.error = error
         if big.span_done():
-            self._settle(big, packer)
+            self._settle(job, packer)
 
-    def _settle(self, big: BigContent, packer: Packer) -> None:
+    def _settle(self, job: _Span, packer: Packer) -> None:
         """Keep what was read, or read the whole file again, alone, until it can be kept."""
+        big = job.big
         try:
             while big.error is None and not big.settled():
-                for chunks in big.spans:
-                    self._chunks(big, chunks, packer)
+                for pieces in big.spans:
+                    self._pieces(job, pieces, packer)
         except OSError as error:
             big.error = error
         big.close()
-        self._open.discard(big)
+        del self._open[big]
+        job.coding.close()
         if big.error is None:
-            self.found.named[big.path] = self._kept(*big.content(), stable=big.stable)
+            entry, digests = big.content()
+            job.coding.settled()
+            self.found.named[big.path] = self._kept(entry, digests, stable=big.stable)
         else:
             self.found.missing(big.path, big.error)
         self._meter.count(files=1)
 
-    def _chunks(self, big: BigContent, chunks: range, packer: Packer) -> None:
-        for chunk in chunks:
+    def _pieces(self, job: _Span, pieces: range, packer: Packer) -> None:
+        big = job.big
+        for piece in pieces:
             self._uploads.check_time()
-            offset = chunk * CHUNK
-            wanted = min(CHUNK, big.length - offset)
-            digest, got = packer.chunk(big.fd, offset, wanted)
-            big.took(chunk, digest, got, wanted)
+            digest, got = packer.piece(big, piece, job.coding)
+            big.took(piece, digest, got)
             self._meter.count(read=got)
 
     def _kept(self, entry: Scanned, digests: bytes, *, stable: bool) -> Content:

@@ -55,3 +55,20 @@ def _decode_raw(data: Buffer, raw_length: int) -> Buffer:
 _DECODERS: Final[Mapping[int, Callable[[Buffer, int], Buffer]]] = MappingProxyType(
     {RAW: _decode_raw, ZSTD: zstd.decode}
 )
+
+PATCH: Final = 4
+
+
+def needs_base(codec: int) -> bool:
+    """Whether blobs of this codec decode only with the bytes of another one."""
+    return codec > ZSTD
+
+
+def fingerprints(data: Buffer) -> bytes:
+    """16 bytes for each page of `data`."""
+    return b""
+
+
+def encode_patch(data: Buffer, new: bytes, old: bytes, old_length: int, *, level: int) -> Sequence[Buffer] | None:
+    """`data` as a patch of a base that had `old_length` bytes, or None where it would be no gain."""
+    return None
