@@ -11,8 +11,8 @@ from typing import Final
 from spotwarp.persistence.cuts.covering import Tensor
 from spotwarp.persistence.cuts.reading import read
 
-_MAX_HEADER: Final = 8 << 20
-"""Bytes. The format allows 100 MB; a thousand tensors take a tenth of one."""
+_MAX_HEADER: Final = 4 << 20
+"""Bytes. The format allows 100 MB; ten thousand tensors take one."""
 _WIDTHS: Final = {
     **dict.fromkeys(("BOOL", "U8", "I8", "F4", "F6_E2M3", "F6_E3M2"), 1),
     **dict.fromkeys(("F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 1),
