@@ -117,8 +117,10 @@ def test_a_saved_object_by_its_records(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "dtype",
-    ["float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"]
-    + ["uint16", "uint32", "uint64", "float8_e4m3fn", "float8_e5m2", "complex64"],
+    [
+        *("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"),
+        *("uint16", "uint32", "uint64", "float8_e4m3fn", "float8_e5m2", "complex64"),
+    ],
 )
 def test_every_type_of_element(tmp_path: Path, dtype: str) -> None:
     tensor = torch.zeros(400_000, dtype=getattr(torch, dtype))
@@ -127,7 +129,7 @@ def test_every_type_of_element(tmp_path: Path, dtype: str) -> None:
     safetensors.torch.save_file({"w": tensor}, tmp_path / "b.safetensors")
     for path in (tmp_path / "a.pt", tmp_path / "b.safetensors"):
         found = cut(path)
-        assert [found.width(n) for n in range(len(found)) if found.key(n)][0] == width
+        assert next(found.width(n) for n in range(len(found)) if found.key(n)) == width
 
 
 def test_a_distributed_checkpoint_item_by_item(tmp_path: Path) -> None:
