@@ -243,7 +243,7 @@ class _Check:
         reads = merged(blobs, range(len(rows)))
         bad: dict[_Row, str] = {}
         for read in reads:
-            for index, data in decoded(self._store, pack.key, read, blobs, bases):
+            for index, data in decoded(self._store, pack.key, read, blobs, bases.of):
                 if isinstance(data, CorruptObject | UnsupportedFormat):
                     bad[rows[index]] = data.message
         if bad:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import BinaryIO, Final, TypeVar
 
 from spotwarp.errors import CorruptObject, ObjectMissing, UnsupportedFormat
@@ -22,6 +22,8 @@ READ_SIZE: Final = 8 << 20
 """Neighbouring blobs are merged up to this many bytes; it bounds a thread's memory together with `MAX_RAW`."""
 GAP: Final = 64 << 10
 """Unwanted bytes between two blobs that cost less to read than another request."""
+BASE_RAW: Final = 8 << 20
+"""Decoded bytes of blobs that others wait for, in one read: they are held until the last of these is decoded."""
 _BASES_KEPT: Final = 8
 MAX_RAW: Final = 256 << 20
 """A blob that says it decodes to more than this is damage, not data."""
@@ -29,6 +31,8 @@ MAX_RAW: Final = 256 << 20
 Result = TypeVar("Result")
 
 Unreadable = CorruptObject | UnsupportedFormat
+BaseOf = Callable[[Blob], Buffer | Unreadable | None]
+"""The bytes with which a blob is decoded, None when it needs none; or what is wrong with them."""
 
 
 def twice(read: Callable[[], Result]) -> Result:
@@ -44,12 +48,21 @@ def twice(read: Callable[[], Result]) -> Result:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """One ranged request: `length` bytes from `start` of pack number `pack`, holding `blobs` (indices, by offset)."""
+    """One ranged request: `length` bytes from `start` of pack number `pack`, holding `blobs` (indices, by offset).
+
+    `after` it come those of blobs that are coded against some of these.
+    """
 
     pack: int
     start: int
     length: int
     blobs: tuple[int, ...]
+    after: tuple[Read, ...] = ()
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes come from the store in all."""
+        return self.length + sum(read.length for read in self.after)
 
 
 def merged(blobs: Sequence[Blob], indices: Iterable[int], *, rank: Callable[[int], int] = lambda _: 0) -> list[Read]:
@@ -71,6 +84,43 @@ def merged(blobs: Sequence[Blob], indices: Iterable[int], *, rank: Callable[[int
     if group:
         reads.append(Read(last[1], start, end - start, tuple(group)))
     return reads
+
+
+def based(blobs: Sequence[Blob], indices: Iterable[int], *, rank: Callable[[int], int] = lambda _: 0) -> list[Read]:
+    """As `merged`, but a blob that is coded against another is read right after that one, which is read once.
+
+    The other may be none of `indices`. It is as urgent as the most urgent blob that needs it.
+    """
+    upon: dict[int, list[int]] = {}
+    ranks: dict[int, int] = {}
+    for index in indices:
+        base = blobs[index].base
+        root = index if base == NO_BASE else base
+        ranks[root] = min(rank(index), ranks.get(root, rank(index)))
+        if base != NO_BASE:
+            upon.setdefault(base, []).append(index)
+    reads = merged(blobs, ranks, rank=ranks.__getitem__)
+    if not upon:
+        return reads
+    return [
+        replace(part, after=tuple(merged(blobs, (after for index in part.blobs for after in upon.get(index, ())))))
+        for read in reads
+        for part in _bounded(read, blobs, upon)
+    ]
+
+
+def _bounded(read: Read, blobs: Sequence[Blob], upon: Container[int]) -> Iterator[Read]:
+    """`read`, in parts so small that what is held of each for others is little, however well its blobs shrink."""
+    group: list[int] = []
+    raw = 0
+    for index in read.blobs:
+        size = blobs[index].raw if index in upon else 0
+        if group and raw + size > BASE_RAW:
+            yield from merged(blobs, group)
+            group, raw = [], 0
+        group.append(index)
+        raw += size
+    yield from merged(blobs, group)
 
 
 class Bases:
@@ -103,19 +153,19 @@ class Bases:
     def _fetched(self, base: Blob) -> Buffer | Unreadable:
         pack = self._packs[base.pack]
         try:
-            found = _read_alone(self._store, pack_key(pack.run, pack.id), base, None)
+            found = _read_alone(self._store, _key(pack), base, None)
         except ObjectMissing:
             return CorruptObject(f"pack {pack.id} is missing")
         return found if isinstance(found, CorruptObject | UnsupportedFormat) else bytes(found)
 
 
 def decoded(
-    store: Store, key: str, read: Read, blobs: Sequence[Blob], bases: Bases
+    store: Store, key: str, read: Read, blobs: Sequence[Blob], base_of: BaseOf
 ) -> Iterator[tuple[int, Buffer | Unreadable]]:
     """Every blob of `read` from the pack at `key`: its index and its verified bytes, or what is wrong with it.
 
-    What is wrong with a blob's base is wrong with the blob. The bytes are good until the next step of the iterator.
-    Raises `ObjectMissing` and the store's other errors.
+    `base_of` is `Bases.of`, or does as that. What is wrong with a blob's base is wrong with the blob. The bytes are
+    good until the next step of the iterator. Raises `ObjectMissing` and the store's other errors.
     """
     data: memoryview | None
     try:
@@ -125,7 +175,7 @@ def decoded(
     for index in read.blobs:
         blob = blobs[index]
         start = blob.offset - read.start
-        base = bases.of(blob)
+        base = base_of(blob)
         if isinstance(base, CorruptObject | UnsupportedFormat):
             damaged = f"{_where(blob, key)}: what it is coded against is damaged: {base.message}"
             yield index, type(base)(damaged, hint=base.hint)
@@ -134,6 +184,35 @@ def decoded(
         if result is None or isinstance(result, CorruptObject):
             result = _read_alone(store, key, blob, base)
         yield index, result
+
+
+def fetched(
+    store: Store, packs: Sequence[PackRef], read: Read, blobs: Sequence[Blob]
+) -> Iterator[tuple[int, Buffer | Unreadable]]:
+    """As `decoded`, of `read` and all that comes after it; a base is read once, and in memory only meanwhile.
+
+    Raises `ObjectMissing` for the pack of `read`, and the store's other errors.
+    """
+    needed = {blobs[index].base for part in read.after for index in part.blobs}
+    held: dict[int, Buffer | Unreadable] = {}
+
+    def base_of(blob: Blob) -> Buffer | Unreadable | None:
+        return held[blob.base] if blob.base != NO_BASE else None
+
+    for index, data in decoded(store, _key(packs[read.pack]), read, blobs, base_of):
+        if index in needed:
+            held[index] = data if isinstance(data, CorruptObject | UnsupportedFormat) else bytes(data)
+        yield index, held.get(index, data)
+    for part in read.after:
+        try:
+            yield from decoded(store, _key(packs[part.pack]), part, blobs, base_of)
+        except ObjectMissing:
+            missing = CorruptObject(f"pack {packs[part.pack].id} is missing")
+            yield from ((index, missing) for index in part.blobs)
+
+
+def _key(pack: PackRef) -> str:
+    return pack_key(pack.run, pack.id)
 
 
 def _read_alone(store: Store, key: str, blob: Blob, base: Buffer | None) -> Buffer | Unreadable:
@@ -176,7 +255,7 @@ def written(store: Store, manifest: Manifest, entry: Entry, into: BinaryIO) -> N
         blob = manifest.blobs[extent.blob]
         pack = manifest.packs[blob.pack]
         one = Read(blob.pack, blob.offset, blob.stored, (extent.blob,))
-        ((_, data),) = decoded(store, pack_key(pack.run, pack.id), one, manifest.blobs, bases)
+        ((_, data),) = decoded(store, _key(pack), one, manifest.blobs, bases.of)
         if isinstance(data, (CorruptObject, UnsupportedFormat)):
             raise data
         if not 0 <= extent.inner <= extent.inner + extent.length <= blob.raw:

@@ -23,10 +23,9 @@ from spotwarp.persistence import staging as stage
 from spotwarp.persistence.beneath import ELSEWHERE, Tree, split
 from spotwarp.persistence.compare import holds, pieces
 from spotwarp.persistence.entries import OTHER_CHECKPOINT, checked, is_whole, room, shown, urgency
-from spotwarp.persistence.layout import pack_key
 from spotwarp.persistence.manifest import FILE, Entry, Extent, Manifest, builder, tabled
 from spotwarp.persistence.parallel import Job, each
-from spotwarp.persistence.reads import Bases, Read, decoded, merged
+from spotwarp.persistence.reads import Read, based, fetched
 from spotwarp.persistence.store.api import Store
 from spotwarp.persistence.table import Cursor, Table
 from spotwarp.persistence.uses import Part, Uses
@@ -132,7 +131,6 @@ class _Fetch:
         self._store, self._manifest, self._staging = store, manifest, staging
         self._options, self._progress, self._cancel = options, progress, cancel
         self._lock = threading.Lock()
-        self._bases = Bases(store, manifest.packs, manifest.blobs)
         self._missing: dict[int, int] = {}
         """Extents still to come, by number, of the files that are not written in one go."""
         self._rank = urgency(manifest.checkpoints)
@@ -157,7 +155,7 @@ class _Fetch:
         if older is not None:
             kept |= self._taken(older, kept)
         self._assign(kept)
-        self._each(merged(self._manifest.blobs, self._uses.blobs(), rank=self._uses.rank), self._read_all)
+        self._each(based(self._manifest.blobs, self._uses.blobs(), rank=self._uses.rank), self._read_all)
         with Tree(self._staging) as tree:
             stage.link(tree, self._entries)
             stage.settle(tree, self._numbered({number for number, _ in kept}))
@@ -266,9 +264,7 @@ class _Fetch:
         written = 0
         parts: list[int] = []
         try:
-            for blob, data in decoded(
-                self._store, pack_key(pack.run, pack.id), read, self._manifest.blobs, self._bases
-            ):
+            for blob, data in fetched(self._store, self._manifest.packs, read, self._manifest.blobs):
                 if isinstance(data, UnsupportedFormat):
                     raise data
                 if isinstance(data, CorruptObject):
@@ -282,7 +278,7 @@ class _Fetch:
                     if number in self._missing:
                         parts.append(number)
         except ObjectMissing as error:
-            blobs = [blob for blob in self._uses.blobs() if self._manifest.blobs[blob].pack == read.pack]
+            blobs = [number for number, blob in enumerate(self._manifest.blobs) if blob.pack == read.pack]
             raise self._damaged(f"pack {pack.id} is missing", blobs) from error
         settled = []
         with self._lock:
@@ -290,7 +286,7 @@ class _Fetch:
                 self._missing[number] -= 1
                 if self._missing[number] == 0:
                     settled.append(entries.at(number))
-            self.read += read.length
+            self.read += read.bytes
             self._done += written
             if self._progress is not None:
                 self._progress(FetchProgress(self._done, self.total))
@@ -303,7 +299,9 @@ class _Fetch:
             writer.part(entry, piece, extent.offset, soon=self._rank(entry.path) < OTHER_CHECKPOINT)
 
     def _damaged(self, what: str, blobs: Iterable[int]) -> CorruptObject:
-        files = sorted({number for blob in blobs for number, _ in self._uses.of(blob)})
+        lost = set(blobs)
+        lost |= {blob for blob in self._uses.blobs() if self._manifest.blobs[blob].base in lost}
+        files = sorted({number for blob in lost for number, _ in self._uses.of(blob)})
         some = list(self._numbered(files[:_NAMED]))[::-1]
         names = ", ".join(shown(entry.path) for entry in some) + (" …" if len(files) > _NAMED else "")
         return CorruptObject(

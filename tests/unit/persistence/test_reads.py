@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import os
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from spotwarp.errors import CorruptObject, UnsupportedFormat
 from spotwarp.persistence.envelope import digest
-from spotwarp.persistence.manifest import Blob
-from spotwarp.persistence.reads import GAP, MAX_RAW, READ_SIZE, Bases, Read, decoded, merged
+from spotwarp.persistence.layout import pack_key
+from spotwarp.persistence.manifest import NO_BASE, Blob, PackRef
+from spotwarp.persistence.reads import (
+    BASE_RAW,
+    GAP,
+    MAX_RAW,
+    READ_SIZE,
+    Bases,
+    Read,
+    based,
+    decoded,
+    fetched,
+    merged,
+)
 from spotwarp.testing.stores import MemoryStore
 
 
@@ -51,6 +65,57 @@ def test_every_blob_is_in_one_read_and_no_read_is_too_large(blobs: list[Blob], d
         assert read.length <= READ_SIZE or len(inside) == 1
 
 
+@st.composite
+def coded_against_others(draw: st.DrawFn) -> list[Blob]:
+    roots = draw(st.lists(places, min_size=1, max_size=15))
+    bases = draw(st.lists(st.sampled_from(range(len(roots))), max_size=15))
+    return [*roots, *(msgspec.structs.replace(draw(places), base=base) for base in bases)]
+
+
+@given(coded_against_others(), st.data())
+def test_a_base_is_read_once_right_before_those_that_need_it(blobs: list[Blob], data: st.DataObject) -> None:
+    wanted = data.draw(st.sets(st.sampled_from(range(len(blobs)))))
+    ranks = data.draw(st.lists(st.integers(0, 2), min_size=len(blobs), max_size=len(blobs)))
+    reads = based(blobs, wanted, rank=ranks.__getitem__)
+    first = [index for read in reads for index in read.blobs]
+    after = [index for read in reads for part in read.after for index in part.blobs]
+    assert sorted(after) == sorted(index for index in wanted if blobs[index].base != NO_BASE)
+    assert len(first) == len(set(first))
+    assert set(first) == {index for index in wanted if blobs[index].base == NO_BASE} | {blobs[i].base for i in after}
+    urgency = []
+    for read in reads:
+        inside = {index for part in read.after for index in part.blobs}
+        assert {blobs[index].base for index in inside} <= set(read.blobs)
+        held = [blobs[index].raw for index in read.blobs if index in {blobs[i].base for i in inside}]
+        assert sum(held) <= BASE_RAW or len(held) == 1
+        urgency.append(min(ranks[index] for index in wanted & {*read.blobs, *inside}))
+    assert urgency == sorted(urgency)
+
+
+def test_what_is_coded_against_another_is_decoded_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    base, other = os.urandom(100), os.urandom(100)
+    store = MemoryStore()
+    store.put(pack_key("main", "1-a"), b"headhead" + base)
+    store.put(pack_key("main", "1-b"), b"headhead" + bytes(a ^ b for a, b in zip(base, other, strict=True)))
+
+    def xor(codec: int, data: bytes, raw_length: int, base: bytes | None = None) -> bytes:
+        return bytes(data) if base is None else bytes(a ^ b for a, b in zip(data, base, strict=True))
+
+    monkeypatch.setattr("spotwarp.persistence.codec.decode", xor)
+    packs = [PackRef("main", "1-a", 108), PackRef("main", "1-b", 108), PackRef("main", "1-gone", 108)]
+    blobs = [Blob(0, 8, 100, 0, 100, digest(base)), Blob(1, 8, 100, 3, 100, digest(other), 0)]
+    (read,) = based(blobs, [1])
+    assert dict(fetched(store, packs, read, blobs)) == {0: base, 1: other}
+    (read,) = based([blobs[0], msgspec.structs.replace(blobs[1], pack=2)], [0, 1])
+    found = dict(fetched(store, packs, read, [blobs[0], msgspec.structs.replace(blobs[1], pack=2)]))
+    assert found[0] == base
+    assert isinstance(found[1], CorruptObject)
+    assert "1-gone is missing" in found[1].message
+    damaged = [msgspec.structs.replace(blobs[0], digest=bytes(16)), blobs[1]]
+    for _, problem in fetched(store, packs, read, damaged):
+        assert isinstance(problem, CorruptObject), "nothing is decoded with a base that fails its hash"
+
+
 def test_one_bad_blob_costs_no_other() -> None:
     good = os.urandom(100)
     store = MemoryStore()
@@ -62,7 +127,7 @@ def test_one_bad_blob_costs_no_other() -> None:
 
     blobs = [at(0), at(1, digest=bytes(16)), at(2, codec=250), at(3, raw=MAX_RAW + 1), at(4), at(5)]
     (read,) = merged(blobs, range(6))
-    found = dict(decoded(store, "p", read, blobs, Bases(store, (), blobs)))  # the last reaches beyond the object
+    found = dict(decoded(store, "p", read, blobs, Bases(store, (), blobs).of))  # the last reaches beyond the object
     assert found[0] == found[4] == good
     assert isinstance(found[2], UnsupportedFormat)
     for bad, why in ((1, "fails its hash"), (3, "announces"), (5, "too few")):
