@@ -158,6 +158,28 @@ OPTIONS: Final = (
         "Delete what retention let go, while running, where the credential may delete.",
     ),
     Option(
+        "limits",
+        "{cpu: auto, bandwidth: none}",
+        values.limits,
+        "What storing may use beside the command. cpu: cores for reading, hashing and coding, such as 1.5 or 50%\n"
+        "(auto: up to four threads of low priority). bandwidth: of data, each way, such as 200MB/s or 1Gbit/s; the\n"
+        "heartbeat never waits for it. Neither counts any more once the machine is about to go.",
+    ),
+    Option(
+        "coding",
+        "auto",
+        values.coding,
+        "How tensors are made smaller: raw (not at all), planes (the bytes of numbers apart, where that pays), delta\n"
+        "(against the save before), or auto: by what the upload and the coding were measured to take.",
+    ),
+    Option(
+        "prices",
+        "{}",
+        values.prices,
+        "Dollars for `spotwarp status --cost` where the list price is not known or not yours: storage (GB-month), put\n"
+        "and get (1000 requests), egress (GB), such as {storage: 0.015, egress: 0}.",
+    ),
+    Option(
         "log_limit",
         "64MiB",
         values.size,
@@ -243,6 +265,10 @@ class Config:
     secrets: tuple[str, ...] = ()
     allow_other_shape: bool = False
     service: bool | None = None
+    limits: values.Limits = field(default_factory=values.Limits)
+    coding: str | None = None
+    """None: by what is measured."""
+    prices: values.Prices = field(default_factory=values.Prices)
     exclude: tuple[str, ...] = field(default=())
 
 

@@ -5,17 +5,48 @@ Pure. The message continues a sentence that begins with the option and what was 
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
 
 from spotwarp.errors import UsageError
+from spotwarp.system import cpus
 
 CLOUDS: Final = ("aws", "gcp", "azure")
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _SIZES: Final = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "kB": 10**3, "MB": 10**6, "GB": 10**9}
+_RATES: Final = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "Ki": 1024.0, "Mi": 1024.0**2, "Gi": 1024.0**3}
+_SLOWEST: Final = 10_000.0
+
+CODINGS: Final = ("raw", "planes", "delta")
+"""How much work is put into making what is sent smaller, least first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What SpotWarp may use while the command trains; None: no limit."""
+
+    cpu: float | None = None
+    """Cores for reading, hashing and coding."""
+    bandwidth: float | None = None
+    """Bytes a second, of data sent and of data fetched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """What the user says that the store costs, in dollars; None: the list price, where one is known."""
+
+    storage: float | None = None
+    """Of a GB for a month."""
+    put: float | None = None
+    get: float | None = None
+    """Of a thousand requests that write or list; that read."""
+    egress: float | None = None
+    """Of a GB fetched."""
 
 
 def duration(value: object) -> float:
@@ -196,3 +227,77 @@ def targets(value: object) -> tuple[str, ...]:
         if (scheme := _SCHEME.match(target)) and scheme[1].lower() not in ("http", "https"):
             raise ValueError("has an address that is neither http:// nor https://")
     return tuple(targets)
+
+
+def cores(value: object) -> float | None:
+    """Cores from `1.5` or from `50%` of those that this process may use; None for `auto`. Raises `ValueError`."""
+    if value in ("auto", None):
+        return None
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(%?)\s*", str(value))
+    found = float(match[1]) * (cpus() / 100 if match[2] else 1) if match else 0.0
+    if isinstance(value, bool) or not match or not 0.05 <= found <= 1024:
+        raise ValueError("must be auto, a number of cores such as 1.5, or a share of them such as 50%")
+    return found
+
+
+def rate(value: object) -> float | None:
+    """Bytes a second from `200MB/s`, `50MiB/s` or `1Gbit/s`; None for `none`. Raises `ValueError`."""
+    if value in ("none", None):
+        return None
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kMG]i?|)(B|bit)/s\s*", str(value))
+    if not match:
+        raise ValueError("must be none or a rate such as 200MB/s or 1Gbit/s (the unit is needed: bits are not bytes)")
+    found = float(match[1]) * _RATES[match[2]] / (8 if match[3] == "bit" else 1)
+    if not _SLOWEST <= found <= 1e12:
+        raise ValueError("must be at least 10kB/s")
+    return found
+
+
+def dollars(value: object) -> float | None:
+    """An amount of money; None for `auto`. Raises `ValueError`."""
+    if value in ("auto", None):
+        return None
+    if isinstance(value, bool) or not re.fullmatch(r"[0-9]+(\.[0-9]+)?(e-?[0-9]+)?", str(value)):
+        raise ValueError("must be an amount of dollars such as 0.023")
+    return float(str(value))
+
+
+def limits(value: object) -> Limits:
+    """Limits from a mapping, or from `cpu=1.5,bandwidth=200MB/s`. Raises `ValueError`."""
+    return Limits(**_fields(value, {"cpu": cores, "bandwidth": rate}))
+
+
+def prices(value: object) -> Prices:
+    """Prices from a mapping, or from `storage=0.02,egress=0`. Raises `ValueError`."""
+    return Prices(**_fields(value, dict.fromkeys(("storage", "put", "get", "egress"), dollars)))
+
+
+def coding(value: object) -> str | None:
+    """One of `CODINGS`, or None for `auto`. Raises `ValueError`."""
+    if value != "auto" and value not in CODINGS:
+        raise ValueError(f"must be auto, {', '.join(CODINGS)}")
+    return None if value == "auto" else str(value)
+
+
+def _fields(value: object, readers: Mapping[str, Callable[[object], Any]]) -> dict[str, Any]:
+    """The named values of a mapping or of its text, each as its reader has it."""
+    if isinstance(value, str):
+        parts = [part for part in value.strip().removeprefix("{").removesuffix("}").split(",") if part.strip()]
+        pairs = [re.split(r"\s*[=:]\s*", part.strip(), maxsplit=1) for part in parts]
+        if any(len(pair) != 2 for pair in pairs):
+            raise ValueError(f"must name its values, such as {next(iter(readers))}=1 (known: {', '.join(readers)})")
+        value = dict(pairs)
+    if value is not None and not isinstance(value, dict):
+        raise ValueError(f"must be a mapping of {', '.join(readers)}")
+    found = {}
+    for name, one in (value or {}).items():
+        if name not in readers:
+            near = difflib.get_close_matches(str(name), list(readers), n=1, cutoff=0.5)
+            raise ValueError(
+                f"has no {name!r}; " + (f"did you mean {near[0]!r}?" if near else f"known: {', '.join(readers)}")
+            )
+        try:
+            found[name] = readers[name](one)
+        except ValueError as error:
+            raise ValueError(f"has a {name} {one!r} that {error}") from error
+    return found
