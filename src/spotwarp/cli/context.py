@@ -43,14 +43,22 @@ class Context:
         return urgent.log(run or self.config.run, life=self.life, clock=self.clock, rng=self.rng)
 
 
-def connect(remote_path: str, *, clock: Clock, rng: Rng, single_writer: bool = False, cwd: Path | None = None) -> Store:
+def connect(
+    remote_path: str,
+    *,
+    clock: Clock,
+    rng: Rng,
+    single_writer: bool = False,
+    cwd: Path | None = None,
+    bandwidth: float | None = None,
+) -> Store:
     """The store at `remote_path`. Nothing is asked of it yet."""
     from spotwarp.persistence.parallel import settle_allocator
     from spotwarp.persistence.store.single_writer import SingleWriterStore
     from spotwarp.persistence.store.url import open_store, parse_url
 
     settle_allocator()  # before the store starts its threads
-    store = open_store(parse_url(remote_path, cwd=cwd), clock=clock, rng=rng, env=os.environ)
+    store = open_store(parse_url(remote_path, cwd=cwd), clock=clock, rng=rng, env=os.environ, bandwidth=bandwidth)
     return SingleWriterStore(store) if single_writer else store
 
 
@@ -83,7 +91,14 @@ def enter(run: str | None = None, *, budget_s: float | None = None, **overrides:
     workspace, config = settings(run, **overrides)
     for words in mistaken(os.environ):
         note(words)
-    store = connect(config.remote_path, clock=clock, rng=rng, single_writer=config.single_writer, cwd=workspace)
+    store = connect(
+        config.remote_path,
+        clock=clock,
+        rng=rng,
+        single_writer=config.single_writer,
+        cwd=workspace,
+        bandwidth=config.limits.bandwidth,
+    )
     if budget_s is not None and isinstance(store, (RetryingStore, SingleWriterStore)):
         store = store.with_budget(budget_s)
     waiting = threading.Timer(PATIENCE_S, note, [f"waiting for the store {store.url} to answer"])

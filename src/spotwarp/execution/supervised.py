@@ -366,6 +366,7 @@ class Supervised:
 
     def _write_notice(self, action: supervisor.WriteNotice) -> None:
         self._phase = "saving"
+        self._storing.press_on()
         try:
             self._notice.write(action.seconds_left, action.source)
         except WorkspaceFault as error:

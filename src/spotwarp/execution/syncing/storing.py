@@ -172,6 +172,8 @@ class Storing:
         """
         self._cancel.clear()
         end = deadline()
+        if end is not None:
+            self.press_on()
         last_s = 0.0 if end is None else LAST_SHARE * max(0.0, end - self._clock.monotonic())
 
         def until() -> float | None:
@@ -179,6 +181,12 @@ class Storing:
             return None if end is None or now is None else now - last_s
 
         self._begin(lambda: self._routine(until), "sync")
+
+    def press_on(self) -> None:
+        """The machine ends soon: keep no limit, and no pause that the store asks for; it may be longer than what is
+        left. Also for what is under way."""
+        if isinstance(self._repository.store, RetryingStore | SingleWriterStore):
+            self._repository.store.press_on()
 
     def cancel(self) -> None:
         """Let the routine sync at work end at once."""
@@ -224,8 +232,8 @@ class Storing:
             with contextlib.suppress(OSError):
                 before()
             while again and not ok:
-                if deadline() is not None and isinstance(self._repository.store, RetryingStore | SingleWriterStore):
-                    self._repository.store.press_on()  # a pause that the store asks for may be longer than what is left
+                if deadline() is not None:
+                    self.press_on()
                 ok, again = self._try(final=True, end=end, cancel=self._ended, deadline=deadline)
                 again = again and self._clock.monotonic() + RETRY_S < (deadline() or self._patience)
                 if again and not ok:

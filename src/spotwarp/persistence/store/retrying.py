@@ -2,7 +2,8 @@
 
 Owns the wait between tries and the pace between calls, both shared by all threads that use the store. It retries only
 verbs whose repetition is harmless; `put_new` is made once, because its caller must read the slot. Where the store says
-how long it wants to be left alone (Retry-After), nothing but a heartbeat and a look at the log is sent before.
+how long it wants to be left alone (Retry-After), nothing but a heartbeat and a look at the log is sent before. The same
+go past a limit of bandwidth.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import Final, TypeVar
 from spotwarp.clock import Clock, Rng
 from spotwarp.errors import StoreUnavailable
 from spotwarp.persistence.store.api import Buffer, ObjectMeta, Store
+from spotwarp.persistence.store.bandwidth import Bandwidth
+from spotwarp.persistence.store.metered import Usage, usage_of
 from spotwarp.retry import Backoff, call
 
 T = TypeVar("T")
@@ -111,13 +114,16 @@ class RetryingStore:
         rng: Rng,
         policy: RetryPolicy = RetryPolicy(),
         cancel: threading.Event | None = None,
+        bandwidth: float | None = None,
     ) -> None:
+        """`bandwidth` is the most bytes a second, each way, None for no limit."""
         self._inner = inner
         self._clock = clock
         self._rng = rng
         self._policy = policy
         self._cancel = cancel or threading.Event()
         self._pace = Pace(clock)
+        self._bandwidth = Bandwidth(bandwidth, clock) if bandwidth else None
         self._queues = True
 
     @property
@@ -130,10 +136,16 @@ class RetryingStore:
         """Once set, nothing waits any more."""
         return self._cancel
 
+    @property
+    def usage(self) -> Usage | None:
+        """What counts the requests, every try of them."""
+        return usage_of(self._inner)
+
     def with_budget(self, seconds: float) -> RetryingStore:
         """The same store for small, urgent objects (beats, log entries): retried for at most `seconds`.
 
-        It does not queue behind the throttled bulk, so that a lease is not lost to it, but its refusals count.
+        It does not queue behind the throttled bulk, nor keep its limit, so that a lease is not lost to it, but its
+        refusals count.
         """
         urgent = copy.copy(self)
         urgent._policy = replace(self._policy, budget_s=seconds)
@@ -141,11 +153,15 @@ class RetryingStore:
         return urgent
 
     def press_on(self) -> None:
-        """Keep no pause that the store asks for, from now on: for the last seconds of a machine."""
+        """Keep no pause that the store asks for and no limit, from now on: for the last seconds of a machine."""
         self._pace.press_on()
+        if self._bandwidth is not None:
+            self._bandwidth.lift()
 
     def put(self, key: str, data: Buffer) -> None:
         """See `Store`; retried."""
+        if self._bandwidth is not None and self._queues:  # once, and before the time for the tries begins
+            self._bandwidth.up(memoryview(data).nbytes, self._cancel.is_set)
         self._try(lambda: self._inner.put(key, data))
 
     def put_new(self, key: str, data: Buffer) -> None:
@@ -164,6 +180,8 @@ class RetryingStore:
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """See `Store`; retried."""
+        if self._bandwidth is not None and self._queues:
+            self._bandwidth.down(length, self._cancel.is_set)
         return self._try(lambda: self._inner.get_range(key, start, length))
 
     def head(self, key: str) -> ObjectMeta:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from spotwarp.errors import AlreadyExists, ObjectMissing
 from spotwarp.persistence.store.api import Buffer, ObjectMeta, Store
+from spotwarp.persistence.store.metered import Usage, usage_of
 from spotwarp.persistence.store.retrying import RetryingStore
 
 
@@ -27,6 +28,11 @@ class SingleWriterStore:
         """See `RetryingStore`."""
         if isinstance(self._inner, RetryingStore):
             self._inner.press_on()
+
+    @property
+    def usage(self) -> Usage | None:
+        """See `RetryingStore`."""
+        return usage_of(self._inner)
 
     @property
     def url(self) -> str:

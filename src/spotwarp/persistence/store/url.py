@@ -19,6 +19,7 @@ from spotwarp.clock import Clock, Rng
 from spotwarp.errors import UsageError
 from spotwarp.persistence.store.api import Store
 from spotwarp.persistence.store.local import LocalStore
+from spotwarp.persistence.store.metered import MeteredStore
 from spotwarp.persistence.store.retrying import RetryingStore
 
 Scheme = Literal["s3", "gs", "az", "file"]
@@ -103,13 +104,16 @@ def open_store(
     rng: Rng,
     env: Mapping[str, str] = os.environ,
     cancel: threading.Event | None = None,
+    bandwidth: float | None = None,
 ) -> RetryingStore:
-    """The store at `url`, retrying what may be retried; `cancel`, once set, ends every wait between tries.
+    """The store at `url`, counted, retrying what may be retried; `cancel`, once set, ends every wait between tries.
+    `bandwidth` is the most bytes a second of bulk, each way.
 
     Nothing is asked of the store yet. Raises `UsageError` for a URL or for settings in `env` that cannot be used.
     """
     location = parse_url(url) if isinstance(url, str) else url
-    return RetryingStore(bare_store(location, clock=clock, rng=rng, env=env), clock=clock, rng=rng, cancel=cancel)
+    bare = MeteredStore(bare_store(location, clock=clock, rng=rng, env=env), clock)
+    return RetryingStore(bare, clock=clock, rng=rng, cancel=cancel, bandwidth=bandwidth)
 
 
 def bare_store(location: Location, *, clock: Clock, rng: Rng, env: Mapping[str, str]) -> Store:
