@@ -25,6 +25,10 @@ class Clock(Protocol):
         """Now, aware, UTC; for people only."""
         ...
 
+    def thread_s(self) -> float:
+        """Processor seconds that the calling thread has used; only differences mean something."""
+        ...
+
     def sleep(self, seconds: float) -> None:
         """Return after `seconds`."""
         ...
@@ -56,6 +60,10 @@ class SystemClock:
     def wall(self) -> datetime:
         """See `Clock`."""
         return datetime.now(UTC)
+
+    def thread_s(self) -> float:
+        """See `Clock`."""
+        return time.thread_time()
 
     def sleep(self, seconds: float) -> None:
         """See `Clock`."""

@@ -46,6 +46,9 @@ class _StillClock:
     def wall(self) -> datetime:
         return datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
 
+    def thread_s(self) -> float:
+        return 0.0
+
     def sleep(self, seconds: float) -> None:
         raise AssertionError("nothing waits here")
 

@@ -31,6 +31,10 @@ class VirtualClock:
         """See `Clock`."""
         return EPOCH + timedelta(seconds=self.monotonic())
 
+    def thread_s(self) -> float:
+        """See `Clock`: as if whatever takes time took a processor's."""
+        return self.monotonic()
+
     def sleep(self, seconds: float) -> None:
         """See `Clock`; the time passes at once."""
         self.advance(seconds)

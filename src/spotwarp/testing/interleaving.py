@@ -121,6 +121,10 @@ class Interleaver:
         """See `Clock`."""
         return EPOCH + timedelta(seconds=self.now)
 
+    def thread_s(self) -> float:
+        """See `Clock`."""
+        return 0.0
+
     def sleep(self, seconds: float) -> None:
         """See `Clock`."""
         if self._current is None:

@@ -30,6 +30,9 @@ class Time:
     def wall(self) -> datetime:
         return datetime(2026, 1, 1, tzinfo=UTC)
 
+    def thread_s(self) -> float:
+        return 0.0
+
     def sleep(self, seconds: float) -> None:
         self.waits.append(seconds)
         self.now += seconds

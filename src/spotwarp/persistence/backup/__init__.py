@@ -25,7 +25,9 @@ from spotwarp.clock import Clock, Rng
 from spotwarp.errors import WorkspaceFault
 from spotwarp.persistence import manifest as manifests
 from spotwarp.persistence.backup.coding import Coding, Mode
+from spotwarp.persistence.backup.concurrency import START
 from spotwarp.persistence.backup.cutoff import Cutoff
+from spotwarp.persistence.backup.lanes import Lanes
 from spotwarp.persistence.backup.outcome import (
     Kept,
     Late,
@@ -43,6 +45,7 @@ from spotwarp.persistence.backup.pages import Pages
 from spotwarp.persistence.backup.plan import Belief, Plan, apart, plan
 from spotwarp.persistence.backup.progress import Meter, Progress
 from spotwarp.persistence.backup.reading import Found, Reading
+from spotwarp.persistence.backup.share import CpuShare
 from spotwarp.persistence.backup.versions import VersionRule, Versions
 from spotwarp.persistence.beneath import Tree
 from spotwarp.persistence.content import SMALL
@@ -57,6 +60,7 @@ from spotwarp.persistence.parallel import default_workers
 from spotwarp.persistence.scan import ExcludeRule, Scan, Scanned, scan
 from spotwarp.persistence.statcache import Quiet, Record, StatCache
 from spotwarp.persistence.store.api import Store
+from spotwarp.persistence.store.metered import usage_of
 from spotwarp.persistence.table import Table, TableBuilder
 
 __all__ = [
@@ -82,14 +86,25 @@ _LEAST_PACK: Final = CHUNK + (1 << 16)
 """Bytes of the smallest pack that a cut may ask for: one chunk and its table."""
 
 
+_SLOW_S: Final = 8.0
+"""A full pack is under way for so long at most, as far as the smallest pack allows."""
+
+
+def pack_size(bytes_s: float | None) -> int:
+    """Bytes of a full pack for a link of `bytes_s`; what is under way when a machine goes is lost. Pure."""
+    return TARGET if not bytes_s else int(min(TARGET, max(_LEAST_PACK, bytes_s * _SLOW_S)))
+
+
 @dataclass(frozen=True, slots=True)
 class BackupOptions:
     """How a backup uses the machine."""
 
     workers: int = field(default_factory=default_workers)
     """Threads that read, hash and code."""
-    uploads: int = 2
-    """Packs put at the same time."""
+    cores: float | None = None
+    """Processors that those threads may use, all together; None for no limit."""
+    uploads: int = START
+    """Packs put at the same time, to begin with; see `concurrency`."""
     chunk_level: int = 1
     bundle_level: int = 3
     """zstd levels for chunks of big files and for bundles of small ones."""
@@ -102,8 +117,8 @@ class BackupOptions:
 
     @property
     def buffers(self) -> int:
-        """Packs in memory: one for each worker, and some under way, but rather five than more."""
-        return max(self.workers + 1, min(self.workers + self.uploads, _MOST_BUFFERS))
+        """Full packs' worth of memory: one for each worker, and some under way, but rather five than more."""
+        return max(self.workers + 1, min(self.workers + START, _MOST_BUFFERS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +154,10 @@ class Uploaded:
     """Files that did not get to the store before the cut, and their size: left out, or kept as the base has them."""
     unchanged: bool = False
     """Nothing differs from the base (but the times of directories): nothing was put, nothing needs an entry."""
+    cpu_s: float = 0.0
+    """Processor seconds that reading, hashing and coding took."""
+    uploads: int = START
+    """Packs that were put at the same time in the end."""
     sighted: bool = True
     """False: who holds files could not be seen, and all were taken for held."""
 
@@ -201,10 +220,10 @@ def backup(
         whole = versions(root, seen.entries, facts, base, cache, belief) if versions is not None else Versions()
         work = plan(seen, facts, cache, index, belief, whole.unwanted())
         meter = Meter(work.read_files, work.read_bytes, progress)
-        cap = cutoff.capacity(options.pack_size, _LEAST_PACK)
-        uploads = Uploads(store, index, rng, run=run, generation=generation, capacity=cap, cancel=cancel, cutoff=cutoff)
+        lanes, share = _lanes(store, cutoff, options), CpuShare(clock, options.cores)
+        uploads = Uploads(store, index, rng, run=run, generation=generation, lanes=lanes, cancel=cancel, cutoff=cutoff)
         coding = Coding(base, options.coding, options.chunk_level, pages)
-        reading = Reading(tree, index, uploads, meter, coding, level=options.bundle_level, nice=options.nice)
+        reading = Reading(tree, index, uploads, meter, coding, share, level=options.bundle_level, nice=options.nice)
         with _carrying(carry, index, uploads):
             found = _read(reading, work, uploads, options, cancel)
         facts = demoted(facts, broken(facts, seen, found, tree.lstat, tree.names))
@@ -223,7 +242,10 @@ def backup(
     put = _Put("", "", 0) if unchanged else _put_manifest(store, manifest, rng)
     manifest = base if unchanged and base is not None else manifest
     _remember(tally, manifest, cache, pages)
-    done = _Done(put, found, late, uploads.stored_bytes + put.size, meter.bytes, index.new_packs())
+    done = _Done(
+        *(put, found, late, uploads.stored_bytes + put.size, meter.bytes, index.new_packs()),
+        *(share.used_s, lanes.lanes),
+    )
     return _uploaded(
         *(done, tally, manifest, base), duration_s=clock.monotonic() - started, unchanged=unchanged, belief=belief
     )
@@ -252,6 +274,8 @@ class _Done:
     stored_bytes: int
     read_bytes: int
     new_packs: frozenset[PackRef]
+    cpu_s: float
+    uploads: int
 
 
 def _uploaded(
@@ -277,6 +301,8 @@ def _uploaded(
         unchanged=unchanged,
         late_files=done.late.files if done.late else 0,
         late_bytes=done.late.bytes if done.late else 0,
+        cpu_s=done.cpu_s,
+        uploads=done.uploads,
         sighted=belief.held.known,
     )
 
@@ -287,11 +313,24 @@ def _read(
     """Read all of `work`, and by themselves the names whose file turned out to have another first one."""
     if not work.read_files:
         return reading.found
-    with uploads.open(buffers=options.buffers, slots=options.uploads):
+    with uploads.open():
         found = reading.run(work, workers=options.workers, cancel=cancel)
         if left := found.share(work.aliases):
             reading.run(apart(left), workers=options.workers, cancel=cancel)
     return found
+
+
+def _lanes(store: Store, cutoff: Cutoff, options: BackupOptions) -> Lanes:
+    """The room and the turns of the uploads."""
+    usage = usage_of(store)
+    return Lanes(
+        cutoff.clock,
+        buffers=options.buffers,
+        capacity=cutoff.capacity(options.pack_size, _LEAST_PACK),
+        least=_LEAST_PACK,
+        lanes=options.uploads,
+        refusals=(lambda: usage.now().refused) if usage else lambda: 0,
+    )
 
 
 def _sorted(skipped: Iterable[Skipped]) -> tuple[Skipped, ...]:

@@ -1,14 +1,14 @@
 """From contents to acknowledged packs, in bounded memory.
 
-There is a fixed number of pack buffers. A worker fills one, hands it to the upload threads, and waits for the next free
-one: when the store is slower than the disk, reading waits for it. The first failed upload ends everything; at the cut
+There is a fixed number of bytes for pack buffers. A worker fills one, hands it to the upload threads, and waits for the
+next free one: when the store is slower than the disk, reading waits for it. How many are put at a time is found out
+(`lanes`). The first failed upload ends everything; at the cut
 (`cutoff`) what is not acknowledged is given up. Nothing but packs is ever put here, each under a name of its own that
 is used once (P1).
 """
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -19,7 +19,9 @@ from spotwarp.clock import Rng
 from spotwarp.errors import Interrupted
 from spotwarp.persistence import codec
 from spotwarp.persistence.backup.coding import FileCoding
+from spotwarp.persistence.backup.concurrency import MOST
 from spotwarp.persistence.backup.cutoff import Cutoff, TimeUp
+from spotwarp.persistence.backup.lanes import Lanes
 from spotwarp.persistence.backup.live import BigContent, pread_into
 from spotwarp.persistence.backup.plan import BUNDLE, REST
 from spotwarp.persistence.content import HOLE
@@ -29,6 +31,8 @@ from spotwarp.persistence.index import Index
 from spotwarp.persistence.layout import new_object_id, pack_key
 from spotwarp.persistence.pack import PackBuilder
 from spotwarp.persistence.store.api import Store
+from spotwarp.persistence.store.retrying import RetryingStore
+from spotwarp.persistence.store.single_writer import SingleWriterStore
 
 _TELLING: Final = 1 << 20
 """So many bytes say how fast the link is; what fewer take is the time of a request, not of its bytes."""
@@ -47,20 +51,21 @@ class Uploads:
         *,
         run: str,
         generation: int,
-        capacity: int,
+        lanes: Lanes,
         cancel: threading.Event | None,
         cutoff: Cutoff,
     ) -> None:
         self._store, self._index, self._rng = store, index, rng
         self._cutoff, self._clock = cutoff, cutoff.clock
         self._run, self._generation = run, generation
-        self._capacity = capacity
+        self._lanes = lanes
         self._cancel = cancel
         self._failed = threading.Event()
         self._futures: list[Future[None]] = []
-        self._free: queue.SimpleQueue[PackBuilder] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor
+        self._limited = isinstance(store, RetryingStore | SingleWriterStore) and store.limited
+        """What was sent so far then tells of the limit, not of the link; before a cut there is no limit."""
         self._began: float | None = None
         self._under_way = 0
         self._closed = False
@@ -69,15 +74,13 @@ class Uploads:
         """The numbers of the packs that the store has acknowledged."""
 
     @contextmanager
-    def open(self, *, buffers: int, slots: int) -> Iterator[None]:
+    def open(self) -> Iterator[None]:
         """While it lasts packs can be put; it ends when all are acknowledged or the cut has come, and raises the first
         error of any.
 
         After an error those that wait are dropped, those under way waited for; a cut or `cancel` waits for nothing.
         """
-        for _ in range(buffers):
-            self._free.put(PackBuilder(self._capacity))
-        self._pool = ThreadPoolExecutor(slots, thread_name_prefix="spotwarp-put")
+        self._pool = ThreadPoolExecutor(MOST, thread_name_prefix="spotwarp-put")
         try:
             yield
             self._await_all()
@@ -111,9 +114,7 @@ class Uploads:
         """An empty pack and its number in the index, as soon as a buffer is free. Raises the first upload's error."""
         while True:
             self.check_time()
-            try:
-                builder = self._free.get(timeout=_POLL_SECONDS)
-            except queue.Empty:
+            if (builder := self._lanes.take(_POLL_SECONDS)) is None:
                 continue
             with self._lock:
                 return builder, self._index.new_pack(self._run, new_object_id(self._generation, self._rng))
@@ -146,27 +147,30 @@ class Uploads:
     def _cancelled(self) -> bool:
         return self._cancel is not None and self._cancel.is_set()
 
+    def _over(self) -> bool:
+        """Whether no pack need be put any more: another upload failed, or the cut has come."""
+        return self._failed.is_set() or self._closed or self._cancelled()
+
     def _put(self, builder: PackBuilder, number: int) -> None:
-        if self._failed.is_set() or self._closed:
-            return  # another upload failed: this backup will not be; or the cut has come
+        if self._over():
+            return
         try:
-            with builder.seal() as data:
-                if self._begin(data.nbytes):
+            with builder.seal() as data, self._lanes.turn(data.nbytes, self._over, _POLL_SECONDS):
+                if not self._over() and self._begin(data.nbytes):
                     ref = self._index.sealed(number, data.nbytes)
                     self._store.put(pack_key(self._run, ref.id), data)
                     self._end(number, data.nbytes)
         except BaseException:
             self._failed.set()
             raise
-        builder.reset()
-        self._free.put(builder)
+        self._lanes.give(builder)
 
     def _begin(self, size: int) -> bool:
         """Whether a pack of `size` bytes can be through before the cut; what cannot would only be in the way."""
         with self._lock:
             now = self._clock.monotonic()
             self._began = now if self._began is None else self._began
-            told = self.stored_bytes >= _TELLING and now > self._began
+            told = self.stored_bytes >= _TELLING and now > self._began and not self._limited
             rate = self.stored_bytes / (now - self._began) if told else None
             if not self._cutoff.fits(self._under_way + size, rate):
                 return False

@@ -22,6 +22,7 @@ from spotwarp.persistence.backup.live import GONE, BigContent, read_small
 from spotwarp.persistence.backup.packing import Packer, Uploads
 from spotwarp.persistence.backup.plan import Alias, BigFile, Job, Plan, SmallFiles
 from spotwarp.persistence.backup.progress import Meter
+from spotwarp.persistence.backup.share import CpuShare
 from spotwarp.persistence.beneath import Tree
 from spotwarp.persistence.index import Index
 from spotwarp.persistence.manifest import Skipped
@@ -103,10 +104,20 @@ class Reading:
     """Reads plans' files, one plan after the other."""
 
     def __init__(
-        self, tree: Tree, index: Index, uploads: Uploads, meter: Meter, coding: Coding, *, level: int, nice: int
+        self,
+        tree: Tree,
+        index: Index,
+        uploads: Uploads,
+        meter: Meter,
+        coding: Coding,
+        share: CpuShare,
+        *,
+        level: int,
+        nice: int,
     ) -> None:
         """`tree` is the workspace; `level` is that of bundles; `nice` is the threads'."""
-        self._tree, self._index, self._uploads, self._meter, self._coding = tree, index, uploads, meter, coding
+        self._tree, self._index, self._uploads, self._meter = tree, index, uploads, meter
+        self._coding, self._share = coding, share
         self._root = tree.directory(b"")
         self._level = level
         self._nice = nice
@@ -149,6 +160,7 @@ class Reading:
     def _work(self, jobs: Iterable[SmallFiles | _Span]) -> None:
         """One thread."""
         yield_to_others(self._nice)
+        self._share.begin()
         packer = Packer(self._uploads, self._index, level=self._level)
         # At the cut each thread ends where it is: what it did not get to is late, and named by `outcome`.
         with Tree(self._root) as tree, suppress(TimeUp):
@@ -159,6 +171,7 @@ class Reading:
                     self._small_files(job, tree, packer)
                 else:
                     self._span(job, packer)
+                self._share.pay(hurried=self._uploads.hurried)
             packer.flush()
 
     def _small_files(self, job: SmallFiles, tree: Tree, packer: Packer) -> None:
@@ -221,6 +234,7 @@ class Reading:
             digest, got = packer.piece(big, piece, job.coding)
             big.took(piece, digest, got)
             self._meter.count(read=got)
+            self._share.pay(hurried=self._uploads.hurried)
 
     def _kept(self, entry: Scanned, digests: bytes, *, stable: bool) -> Content:
         if not stable:

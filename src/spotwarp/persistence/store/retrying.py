@@ -141,6 +141,11 @@ class RetryingStore:
         """What counts the requests, every try of them."""
         return usage_of(self._inner)
 
+    @property
+    def limited(self) -> bool:
+        """Whether bulk is held to a limit of bandwidth."""
+        return self._bandwidth is not None
+
     def with_budget(self, seconds: float) -> RetryingStore:
         """The same store for small, urgent objects (beats, log entries): retried for at most `seconds`.
 

@@ -24,6 +24,11 @@ class SingleWriterStore:
         """The same store, giving up sooner (or later); see `RetryingStore`."""
         return SingleWriterStore(self._inner.with_budget(seconds)) if isinstance(self._inner, RetryingStore) else self
 
+    @property
+    def limited(self) -> bool:
+        """See `RetryingStore`."""
+        return isinstance(self._inner, RetryingStore) and self._inner.limited
+
     def press_on(self) -> None:
         """See `RetryingStore`."""
         if isinstance(self._inner, RetryingStore):
