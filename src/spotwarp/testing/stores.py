@@ -229,11 +229,11 @@ class FaultyStore:
 
     def put(self, key: str, data: Buffer) -> None:
         """See `Store`."""
-        self._write("put", key, bytes(data), self._inner.put)
+        self._write("put", key, data, self._inner.put)
 
     def put_new(self, key: str, data: Buffer) -> None:
         """See `Store`."""
-        self._write("put_new", key, bytes(data), self._inner.put_new)
+        self._write("put_new", key, data, self._inner.put_new)
 
     def delete(self, key: str) -> None:
         """See `Store`."""
@@ -260,13 +260,14 @@ class FaultyStore:
         found = self._end(fault, tuple(self._inner.list(prefix)))
         return iter(found[: fault.truncate])
 
-    def _write(self, verb: str, key: str, data: bytes, effect: Callable[[str, bytes], None]) -> None:
-        fault = self._begin(verb, key, len(data))
+    def _write(self, verb: str, key: str, data: Buffer, effect: Callable[[str, Buffer], None]) -> None:
+        fault = self._begin(verb, key, memoryview(data).nbytes)
         if fault.ignore_condition:
             effect = self._inner.put
         if fault.late:
+            copy = bytes(data)  # whoever called may use its buffer again
             with self._lock:
-                self._late.append(lambda: effect(key, data))
+                self._late.append(lambda: effect(key, copy))
             raise StoreUnavailable(f"injected: no answer to {verb} {key}")
         if not fault.drop:
             effect(key, data)

@@ -27,6 +27,7 @@ from spotwarp.errors import (
 from spotwarp.execution import localstate
 from spotwarp.execution.localstate import Origin, runtime
 from spotwarp.execution.syncing.judging import file_system_time, judge_all
+from spotwarp.execution.syncing.measuring import Measuring
 from spotwarp.execution.syncing.room import shortage
 from spotwarp.execution.syncing.versions import End, Moment, WholeVersions
 from spotwarp.persistence import fork
@@ -51,6 +52,7 @@ from spotwarp.persistence.runlog.log import RunLog
 from spotwarp.persistence.scan import Scanned, scan
 from spotwarp.persistence.statcache import StatCache
 from spotwarp.persistence.store.api import Store
+from spotwarp.persistence.store.metered import Used, usage_of
 from spotwarp.persistence.table import Cursor, Table
 from spotwarp.values import spell
 
@@ -127,7 +129,9 @@ class Syncer:
         rng: Rng,
         say: Callable[[str], None],
         excludes: Callable[[], Sequence[str]] | None = None,
+        notice_s: float | None = None,
     ) -> None:
+        """`notice_s` is what a notice is likely to leave for storing, in seconds."""
         self._root = workspace
         self._config = config
         self._repository = repository
@@ -149,6 +153,9 @@ class Syncer:
         self._waiting: dict[bytes, int] = {}
         self._tail_s = _TAIL_GUESS_S
         self._rate: float | None = None
+        self._usage = usage_of(repository.store)
+        local = repository.store.url.startswith("file:")
+        self.measuring = Measuring(workspace, repository.identity.id, config, clock, local=local, notice_s=notice_s)
         self._told_blind = False
         self._parent = 0
         """The parent's snapshot that a run without one of its own began from."""
@@ -205,7 +212,8 @@ class Syncer:
                 return None
             return end - min(max(_TAIL_LEAST_S, _TAIL_TIMES * self._tail_s), (end - began) * _TAIL_MOST)
 
-        return Cutoff(self._clock, until, self._rate)
+        # Under a limit only the link itself tells what a notice, which lifts it, will find.
+        return Cutoff(self._clock, until, self._rate or self.measuring.known.up_bytes_s)
 
     def _attempts(self, started: float, how: _How) -> Synced:
         problem: Exception | None = None
@@ -213,6 +221,7 @@ class Syncer:
             base = self._base()
             # What stands last is damaged: that nothing has changed since an older one is no reason to leave it so.
             how = replace(how, always=how.always or base.number != self._last)
+            before = self.used()
             uploaded = self._upload(base, how)
             moved = self._clock.monotonic()
             if uploaded.unchanged:
@@ -231,6 +240,7 @@ class Syncer:
                 self._known.distrusted |= error.packs
                 problem = error
                 continue
+            self.measuring.took(uploaded, self._used_since(before), first=base.manifest is None)
             self._known = _Known(committed.entry.n, uploaded.manifest, self._known.distrusted)
             self._tail_s = self._clock.monotonic() - moved
             self._record(committed.entry, uploaded)
@@ -304,6 +314,7 @@ class Syncer:
             judge=judge,
             clock=self._clock,
             rng=self._rng,
+            options=self.measuring.options(),
             progress=how.progress,
             cancel=how.cancel,
             always=how.always,
@@ -313,7 +324,8 @@ class Syncer:
             versions=WholeVersions(base.number or self._parent, how.at, self._waiting),
             pages=self._pages,
         )
-        if uploaded.stored_bytes >= _TELLING and uploaded.duration_s > 0:
+        limited = self._config.limits.bandwidth
+        if not limited and uploaded.stored_bytes >= _TELLING and uploaded.duration_s > 0:
             self._rate = uploaded.stored_bytes / uploaded.duration_s
         if not uploaded.sighted and not self._told_blind:
             self._say(
@@ -422,6 +434,14 @@ class Syncer:
             return 0
         stored = _stored_in(base, cache)
         return sum(entry.size for entry in entries if entry.kind == FILE and not stored(entry))
+
+    def used(self) -> Used | None:
+        """What this process asked of the store so far; None where nothing counts it."""
+        return self._usage.now() if self._usage is not None else None
+
+    def _used_since(self, before: Used | None) -> Used | None:
+        now = self.used()
+        return now - before if now is not None and before is not None else None
 
     def shortage(self) -> str:
         """Why the next checkpoint may not fit on the disk, in words."""
