@@ -84,6 +84,10 @@ def run(
         None, "--lease", help="Silence after which a holder is taken over (SPOTWARP_LEASE)."
     ),
     grace: str | None = typer.Option(None, "--grace", help="Time from SIGTERM to the machine's end (SPOTWARP_GRACE)."),
+    limits: str | None = typer.Option(
+        None, "--limits", help="What storing may use: cpu=1.5,bandwidth=200MB/s (SPOTWARP_LIMITS)."
+    ),
+    coding: str | None = typer.Option(None, "--coding", help="auto, raw, planes or delta (SPOTWARP_CODING)."),
     detach: bool = typer.Option(
         False, "--detach", "-d", help="Go on in the background; returns when the command runs, or has failed to start."
     ),
@@ -131,7 +135,15 @@ def run(
         return started(find_workspace(here()), as_json=as_json)
     from spotwarp.execution.job import Choice, Wish
 
-    opened = enter(run_name, interval=interval, lease=lease, grace=grace, allow_other_shape=other_shape or None)
+    opened = enter(
+        run_name,
+        interval=interval,
+        lease=lease,
+        grace=grace,
+        limits=limits,
+        coding=coding,
+        allow_other_shape=other_shape or None,
+    )
     words = (command,) if command is not None else tuple(context.args)
     if extend:
         opened = _extended(opened, words, keep=run_name is None)

@@ -94,7 +94,10 @@ def _more(seen: RunView) -> list[tuple[str, str]]:
         rows.append(("last loss", f"{seen.loss:.4f}" + (f" at step {seen.step}" if seen.step is not None else "")))
     if seen.exit is not None:
         rows.append(("exit code", str(seen.exit)))
+    if seen.coding:
+        rows.append(("coding", f"{seen.coding}: {seen.coding_why}"))
     told = {
+        "limits": seen.limits,
         "not told": seen.notify_error,
         "disk": seen.disk,
         "older version": seen.kept,
@@ -143,6 +146,8 @@ def _asked_here(workspace: Path) -> dict[str, Any] | None:
 
 def _with_local(seen: RunView, known: dict[str, Any] | None) -> RunView:
     """What the SpotWarp at work on this machine knows is fresher than its last heartbeat, which may not get through."""
+    from spotwarp.persistence.view import how_stored
+
     if known is None or known.get("run") != seen.run or known.get("generation") != seen.generation:
         return seen
     return replace(
@@ -157,6 +162,7 @@ def _with_local(seen: RunView, known: dict[str, Any] | None) -> RunView:
         notify_error=str(known.get("notify_error") or ""),
         disk=str(known.get("disk") or ""),
         notices=str(known.get("notices") or ""),
+        **how_stored(known),
     )
 
 

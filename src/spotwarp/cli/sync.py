@@ -23,12 +23,16 @@ def register(app: typer.Typer) -> None:
 def sync(
     run_name: str | None = typer.Option(None, "--run", help="Another run than the config's."),
     takeover: bool = typer.Option(False, "--takeover", help="Claim the run at once, whoever holds it."),
+    limits: str | None = typer.Option(
+        None, "--limits", help="What storing may use: cpu=1.5,bandwidth=200MB/s (SPOTWARP_LIMITS)."
+    ),
+    coding: str | None = typer.Option(None, "--coding", help="auto, raw, planes or delta (SPOTWARP_CODING)."),
     as_json: bool = typer.Option(False, "--json", help="Print the snapshot as JSON."),
 ) -> None:
     """Store the workspace now; returns when the snapshot is committed.
 
-    Inside a run (also from the training script) it asks the SpotWarp at work; otherwise it claims the run, stores, and
-    leaves it stopped and resumable.
+    Inside a run (also from the training script) it asks the SpotWarp at work, which has its own limits; otherwise it
+    claims the run, stores, and leaves it stopped and resumable.
 
     Examples:
 
@@ -46,7 +50,7 @@ def sync(
         require_linux("storing a workspace")
         from spotwarp.execution.job import sync_once
 
-        opened = enter(run_name)
+        opened = enter(run_name, limits=limits, coding=coding)
         answer = sync_once(
             opened.workspace, opened.config, opened.repository, opened.log(), takeover=takeover, clock=opened.clock,
             rng=opened.rng, say=render.note,

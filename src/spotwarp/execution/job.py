@@ -27,6 +27,7 @@ from spotwarp.execution.control_socket import ControlSocket
 from spotwarp.execution.localstate import runtime
 from spotwarp.execution.news.facts import Fact
 from spotwarp.execution.news.notifier import Notifier
+from spotwarp.execution.notice import detect
 from spotwarp.execution.occupancy import lock
 from spotwarp.execution.occupancy.leftovers import refuse_leftovers
 from spotwarp.execution.occupancy.note import occupy
@@ -346,6 +347,11 @@ class _Job:
         self._restorer.clear_the_way()
         return claimed.base > 0 or self._log.head().state.fork is not None
 
+    def _notice_s(self) -> float:
+        """What a SIGTERM leaves for storing."""
+        grace_s = detect(os.environ).grace_s if self._config.grace_s is None else self._config.grace_s
+        return grace_s * self._config.sync_share
+
     def _prepare(self, command: Command, claimed: Claim, heart: Heart, *, resumed: bool) -> Supervised:
         syncer = Syncer(
             self._root,
@@ -357,6 +363,7 @@ class _Job:
             rng=self._rng,
             say=self._say,
             excludes=self._live_excludes(),
+            notice_s=self._notice_s(),
         )
         return Supervised(
             self._root,

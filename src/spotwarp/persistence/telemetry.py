@@ -7,6 +7,7 @@ They live beside the log and never decide anything.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
@@ -25,6 +26,10 @@ MOST_SAMPLES = 600
 """Kept while the store cannot be reached; the oldest go first."""
 
 
+REQUESTS: Final = ("puts", "gets", "lists", "deletes", "sent", "got")
+"""What a sample says of the requests of its attempt so far; see `store.metered`."""
+
+
 class Sample(msgspec.Struct, frozen=True, omit_defaults=True):
     """One moment. Seconds and bytes."""
 
@@ -36,6 +41,13 @@ class Sample(msgspec.Struct, frozen=True, omit_defaults=True):
     read_bytes: int = 0
     stored_bytes: int = 0
     error: str = ""
+    up_bytes_s: float | None = None
+    puts: int = 0
+    gets: int = 0
+    lists: int = 0
+    deletes: int = 0
+    sent: int = 0
+    got: int = 0
 
 
 class Output(msgspec.Struct, frozen=True):

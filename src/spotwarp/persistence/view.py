@@ -54,6 +54,13 @@ class RunView:
     """Who could not be told of anything, and why."""
     disk: str = ""
     """Why the next checkpoint may not fit on its machine's disk."""
+    coding: str = ""
+    """How numbers are coded: `raw`, `planes` or `delta`."""
+    coding_why: str = ""
+    up_bytes_s: float | None = None
+    """What uploads reach, in bytes a second."""
+    limits: str = ""
+    """What storing may use, in words; empty: no limit."""
     gone: str = ""
     """Said where it is known that the holder's process has ended though its lease has not."""
 
@@ -108,7 +115,15 @@ def view(
         lacking=str(facts.get("lacking") or "") if live else _lacking(entries),
         notify_error=str(facts.get("notify_error") or "") if live else "",
         disk=str(facts.get("disk") or "") if live else "",
+        **how_stored(facts if live else {}),
     )
+
+
+def how_stored(facts: dict[str, Any]) -> dict[str, Any]:
+    """What a heartbeat says of how the workspace is stored; `RunView`'s fields of these names."""
+    words = {name: str(facts.get(name) or "") for name in ("coding", "coding_why", "limits")}
+    rate = facts.get("up_bytes_s")
+    return {**words, "up_bytes_s": float(rate) if isinstance(rate, (int, float)) else None}
 
 
 def _lacking(entries: Sequence[AnyEntry | Unknown]) -> str:

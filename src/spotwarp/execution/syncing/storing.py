@@ -43,7 +43,7 @@ from spotwarp.persistence.repository import Repository
 from spotwarp.persistence.runlog.log import RunLog
 from spotwarp.persistence.store.retrying import RetryingStore
 from spotwarp.persistence.store.single_writer import SingleWriterStore
-from spotwarp.persistence.telemetry import Sample, TelemetryWriter
+from spotwarp.persistence.telemetry import REQUESTS, Sample, TelemetryWriter
 
 AUTO_LEAST_S, AUTO_MOST_S, AUTO_SHARE = 15.0, 300.0, 0.1
 PRUNE_EVERY_S = 600.0
@@ -362,7 +362,14 @@ class Storing:
             "disk": self._disk,
             "step": best.step if best else None,
             "loss": best.loss if best else None,
+            **self._syncer.measuring.facts(),
+            **self._requests(),
         }
+
+    def _requests(self) -> dict[str, int]:
+        """What this attempt asked of the store so far."""
+        used = self._syncer.used()
+        return {name: getattr(used, name) for name in REQUESTS} if used is not None else {}
 
     def look_at_risk(self) -> None:
         """Look at the workspace for what is not stored; unknown when that cannot be told just now."""
@@ -391,7 +398,7 @@ class Storing:
                 self.look_at_risk()
             self._look_at_disk()
             sample = self._sample()
-            told, last = last, replace(sample, wall="", at_risk_s=0.0)
+            told, last = last, replace(sample, wall="", at_risk_s=0.0, up_bytes_s=None, **dict.fromkeys(REQUESTS, 0))
             if last != told:  # an idle run writes no telemetry
                 self._telemetry.add(sample)
             self._telemetry.flush_due()
@@ -409,6 +416,8 @@ class Storing:
             read_bytes=facts.read_bytes,
             stored_bytes=facts.stored_bytes,
             error=legible(facts.error),
+            up_bytes_s=self._syncer.measuring.known.up_bytes_s,
+            **self._requests(),
         )
 
 
