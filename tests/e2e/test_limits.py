@@ -1,0 +1,33 @@
+"""A run that is held to limits keeps them, says so, and forgets them when its machine is about to go."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+
+from spotwarp.testing.backups import noise
+from spotwarp.testing.product import Machine
+
+MIB = 1 << 20
+RATE = MIB
+
+
+@pytest.mark.slow
+def test_a_notice_lifts_the_limit_that_a_run_keeps(ws: Machine) -> None:
+    machine = ws
+    machine.file("data.bin", noise(24 * MIB, 1))
+    program = machine.start(
+        *("run", "--limits", f"cpu=1.5, bandwidth={RATE}B/s", "--coding", "raw", "--command", "exec sleep 60")
+    )
+    begun = time.monotonic()
+    program.until(lambda: machine.facts("status", "--json").get("limits"), "the run to say what it may use")
+    seen = machine.facts("status", "--json")
+    assert seen["limits"] == "1.5 core(s), 1.0 MiB/s each way"
+    assert (seen["coding"], seen["coding_why"]) == ("raw", "as told")
+    assert seen["last_snapshot"] is None, "24 MiB take 24 s"
+    program.send(signal.SIGTERM)
+    program.end(75)
+    assert time.monotonic() - begun < 20
+    assert machine.facts("check", "--read-data", "--json")
