@@ -16,6 +16,7 @@ import typer
 from spotwarp.cli import render
 from spotwarp.cli.background import started
 from spotwarp.cli.context import Context, enter, here
+from spotwarp.cli.options import CODING, GRACE, INTERVAL, LEASE, LIMITS
 from spotwarp.config import find_workspace
 from spotwarp.errors import SpotWarpError, UsageError
 from spotwarp.system import require_linux
@@ -79,15 +80,11 @@ def run(
     other_shape: bool = typer.Option(
         False, "--allow-other-shape", help="Resume with another number of processes or GPUs than the checkpoint's."
     ),
-    interval: str | None = typer.Option(None, "--interval", help="auto, or 1s to 24h (SPOTWARP_INTERVAL)."),
-    lease: str | None = typer.Option(
-        None, "--lease", help="Silence after which a holder is taken over (SPOTWARP_LEASE)."
-    ),
-    grace: str | None = typer.Option(None, "--grace", help="Time from SIGTERM to the machine's end (SPOTWARP_GRACE)."),
-    limits: str | None = typer.Option(
-        None, "--limits", help="What storing may use: cpu=1.5,bandwidth=200MB/s (SPOTWARP_LIMITS)."
-    ),
-    coding: str | None = typer.Option(None, "--coding", help="auto, raw, planes or delta (SPOTWARP_CODING)."),
+    interval: str | None = INTERVAL,
+    lease: str | None = LEASE,
+    grace: str | None = GRACE,
+    limits: str | None = LIMITS,
+    coding: str | None = CODING,
     detach: bool = typer.Option(
         False, "--detach", "-d", help="Go on in the background; returns when the command runs, or has failed to start."
     ),
@@ -136,14 +133,9 @@ def run(
     from spotwarp.execution.job import Choice, Wish
 
     opened = enter(
-        run_name,
-        interval=interval,
-        lease=lease,
-        grace=grace,
-        limits=limits,
-        coding=coding,
+        run_name, interval=interval, lease=lease, grace=grace, limits=limits, coding=coding,
         allow_other_shape=other_shape or None,
-    )
+    )  # fmt: skip
     words = (command,) if command is not None else tuple(context.args)
     if extend:
         opened = _extended(opened, words, keep=run_name is None)

@@ -7,6 +7,7 @@ import typer
 from spotwarp.cli import render
 from spotwarp.cli.background import raised
 from spotwarp.cli.context import enter, here
+from spotwarp.cli.options import CODING, LIMITS
 from spotwarp.config import find_workspace
 from spotwarp.configfile import add_exclude
 from spotwarp.model import human_bytes
@@ -23,10 +24,8 @@ def register(app: typer.Typer) -> None:
 def sync(
     run_name: str | None = typer.Option(None, "--run", help="Another run than the config's."),
     takeover: bool = typer.Option(False, "--takeover", help="Claim the run at once, whoever holds it."),
-    limits: str | None = typer.Option(
-        None, "--limits", help="What storing may use: cpu=1.5,bandwidth=200MB/s (SPOTWARP_LIMITS)."
-    ),
-    coding: str | None = typer.Option(None, "--coding", help="auto, raw, planes or delta (SPOTWARP_CODING)."),
+    limits: str | None = LIMITS,
+    coding: str | None = CODING,
     as_json: bool = typer.Option(False, "--json", help="Print the snapshot as JSON."),
 ) -> None:
     """Store the workspace now; returns when the snapshot is committed.

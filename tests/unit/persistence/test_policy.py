@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spotwarp.persistence.backup.policy import MODES, Coding, Measured, choose
+from spotwarp.persistence.backup.policy import MODES, Measured, Speed, choose
 
 GB = 10**9
 LINK = {"up_bytes_s": 100e6, "cores": 2.0, "changed_bytes": 10 * GB, "interval_s": 600.0}
@@ -31,9 +31,9 @@ LINK = {"up_bytes_s": 100e6, "cores": 2.0, "changed_bytes": 10 * GB, "interval_s
         # A fraction of a core cannot feed even this link by planes.
         (replace(Measured(**LINK), cores=0.1), "raw", "faster than 0.1 cores can code"),
         # Delta is coded too slowly on this machine to be any faster.
-        (replace(Measured(**LINK), interval_s=10.0, codings={"delta": Coding(20e6, 0.1)}), "planes", "not faster"),
+        (replace(Measured(**LINK), interval_s=10.0, speeds={"delta": Speed(20e6, 0.1)}), "planes", "not faster"),
         # What cannot be made smaller is not worth the try.
-        (replace(Measured(**LINK), codings={"planes": Coding(600e6, 1.0)}), "raw", "faster than"),
+        (replace(Measured(**LINK), speeds={"planes": Speed(600e6, 1.0)}), "raw", "faster than"),
     ],
 )
 def test_the_mode_follows_from_what_was_measured(seen: Measured, mode: str, words: str) -> None:
@@ -54,8 +54,8 @@ measured = st.builds(
     interval_s=st.one_of(st.none(), st.floats(1, 86400)),
     notice_s=st.one_of(st.none(), st.floats(1, 600)),
     local=st.booleans(),
-    codings=st.dictionaries(
-        st.sampled_from(MODES), st.builds(Coding, st.floats(1e6, 1e10), st.floats(0.01, 1.01)), max_size=3
+    speeds=st.dictionaries(
+        st.sampled_from(MODES), st.builds(Speed, st.floats(1e6, 1e10), st.floats(0.01, 1.01)), max_size=3
     ),
 )
 
@@ -78,7 +78,7 @@ def test_work_is_only_done_where_it_saves_time(seen: Measured) -> None:
 
 @given(measured, st.floats(1.0, 100.0))
 def test_a_faster_link_never_asks_for_more_work(seen: Measured, times: float) -> None:
-    seen = replace(seen, codings={})  # where what does more takes longer
+    seen = replace(seen, speeds={})  # where what does more takes longer
     if seen.up_bytes_s and not seen.local:
         now, then = choose(seen).mode, choose(replace(seen, up_bytes_s=seen.up_bytes_s * times)).mode
         assert MODES.index(then) <= MODES.index(now)

@@ -18,9 +18,9 @@ from spotwarp.config import Config
 from spotwarp.errors import WorkspaceFault
 from spotwarp.execution import localstate
 from spotwarp.model import human_bytes
-from spotwarp.persistence.backup import BackupOptions, Uploaded, pack_size
+from spotwarp.persistence.backup import BackupOptions, Mode, Uploaded, pack_size
 from spotwarp.persistence.backup.concurrency import START
-from spotwarp.persistence.backup.policy import MODES, Coding, Measured, Mode, choose
+from spotwarp.persistence.backup.policy import MODES, Measured, Speed, choose
 from spotwarp.persistence.parallel import default_workers
 from spotwarp.persistence.store.metered import Used
 
@@ -40,7 +40,7 @@ class Known(msgspec.Struct, frozen=True, omit_defaults=True):
 
     repository: str
     up_bytes_s: float | None = None
-    codings: dict[str, tuple[float, float]] = {}
+    speeds: dict[str, tuple[float, float]] = {}
     """By mode: raw bytes a second of one core, and coded bytes for each raw one."""
     saves: tuple[int, ...] = ()
     """New bytes of the last syncs that had many."""
@@ -70,6 +70,7 @@ class Measuring:
         return BackupOptions(
             workers=min(default_workers(), math.ceil(cpu)) if cpu else default_workers(),
             cores=cpu,
+            coding=self.choice.mode,
             uploads=self.known.uploads,
             pack_size=pack_size(slowest),
         )
@@ -81,9 +82,9 @@ class Measuring:
         if used is not None and (up := used.up_bytes_s) is not None:
             known = msgspec.structs.replace(known, up_bytes_s=_mean(known.up_bytes_s, up))
         if not first and raw >= _TELLING and raw >= _NEW * uploaded.read_bytes and uploaded.cpu_s > 0:
-            rate, ratio = known.codings.get(self.choice.mode, (None, None))
+            rate, ratio = known.speeds.get(self.choice.mode, (None, None))
             now = _mean(rate, raw / uploaded.cpu_s), _mean(ratio, stored / raw)
-            known = msgspec.structs.replace(known, codings={**known.codings, self.choice.mode: now})
+            known = msgspec.structs.replace(known, speeds={**known.speeds, self.choice.mode: now})
         if not first and raw >= _A_SAVE:
             known = self._saved(known, raw)
         known = msgspec.structs.replace(known, uploads=uploaded.uploads)
@@ -118,7 +119,7 @@ class Measuring:
             interval_s=known.interval_s or self._config.interval_s,
             notice_s=self._notice_s,
             local=self._local and not self._config.limits.bandwidth,
-            codings={mode: Coding(*known.codings[mode]) for mode in MODES if mode in known.codings},
+            speeds={mode: Speed(*known.speeds[mode]) for mode in MODES if mode in known.speeds},
         )
 
     def _slowest(self) -> float | None:

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final
 
 from spotwarp.model import human_bytes, human_seconds
-
-Mode = Literal["raw", "planes", "delta"]
+from spotwarp.persistence.backup.coding import Mode
 
 MODES: Final[tuple[Mode, ...]] = ("raw", "planes", "delta")
 """Cheapest first."""
@@ -24,17 +23,17 @@ STAY: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Coding:
+class Speed:
     """What a mode does: raw bytes a second that one core reads, hashes and codes, and coded bytes for each raw one."""
 
     bytes_s: float
     ratio: float
 
 
-UNMEASURED: Final[Mapping[Mode, Coding]] = {
-    "raw": Coding(1800e6, 1.0),
-    "planes": Coding(600e6, 0.80),
-    "delta": Coding(350e6, 0.65),
+UNMEASURED: Final[Mapping[Mode, Speed]] = {
+    "raw": Speed(1800e6, 1.0),
+    "planes": Speed(600e6, 0.80),
+    "delta": Speed(350e6, 0.65),
 }
 """Of a full fine-tune (bf16 weights, fp32 optimizer), on one core of a server of 2024."""
 
@@ -55,17 +54,17 @@ class Measured:
     """What a notice leaves for storing."""
     local: bool = False
     """The store is a directory."""
-    codings: Mapping[Mode, Coding] = field(default_factory=dict)
+    speeds: Mapping[Mode, Speed] = field(default_factory=dict)
 
-    def coding(self, mode: Mode) -> Coding:
+    def speed(self, mode: Mode) -> Speed:
         """As it was measured here, else what is usual."""
-        return self.codings.get(mode) or UNMEASURED[mode]
+        return self.speeds.get(mode) or UNMEASURED[mode]
 
     def seconds(self, mode: Mode) -> float:
         """What storing the change takes, coding beside uploading."""
-        coding, size = self.coding(mode), self.changed_bytes or 1
-        up_s = size * coding.ratio / self.up_bytes_s if self.up_bytes_s else 0.0
-        return max(size / (coding.bytes_s * max(self.cores, 0.01)), up_s)
+        speed, size = self.speed(mode), self.changed_bytes or 1
+        up_s = size * speed.ratio / self.up_bytes_s if self.up_bytes_s else 0.0
+        return max(size / (speed.bytes_s * max(self.cores, 0.01)), up_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,9 +96,9 @@ def test_a_disk_without_room_for_it_is_no_trouble(tmp_path: Path) -> None:
 def test_coding_is_measured_on_saves_only(tmp_path: Path) -> None:
     syncs = Syncs(tmp_path)
     syncs.take(10 * GB, up_bytes_s=50e6, cpu_s=20.0, ratio=0.7)
-    assert syncs.measuring.known.codings["planes"] == (pytest.approx(0.5e9), pytest.approx(0.7))
+    assert syncs.measuring.known.speeds["planes"] == (pytest.approx(0.5e9), pytest.approx(0.7))
     syncs.take(1 << 21, up_bytes_s=50e6, cpu_s=20.0)
-    assert syncs.measuring.known.codings["planes"] == (pytest.approx(0.5e9), pytest.approx(0.7))
+    assert syncs.measuring.known.speeds["planes"] == (pytest.approx(0.5e9), pytest.approx(0.7))
 
 
 def test_a_directory_gets_raw_unless_it_has_a_limit_of_bandwidth(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_directory_gets_raw_unless_it_has_a_limit_of_bandwidth(tmp_path: Path)
 def test_the_limits_of_the_user_reach_the_backup(tmp_path: Path) -> None:
     syncs = Syncs(tmp_path, limits="cpu=0.5", coding="delta")
     options = syncs.measuring.options()
-    assert (options.workers, options.cores) == (1, 0.5)
+    assert (options.workers, options.cores, options.coding) == (1, 0.5, "delta")
     assert syncs.measuring.facts() == {
         "coding": "delta",
         "coding_why": "as told",
