@@ -1,4 +1,4 @@
-"""Which file is the same file of an earlier save."""
+"""Which files are the same file in earlier saves."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spotwarp.persistence.backup.bases import Bases
+from spotwarp.persistence.backup.saves import Saves
 from spotwarp.persistence.content import SMALL
 from spotwarp.persistence.manifest import DIRECTORY, FILE, CheckpointFact, Entry, Manifest
 
@@ -19,9 +19,8 @@ def snapshot(paths: list[str], *, facts: dict[str, int] | None = None, size: int
     return Manifest(0, "main", 1, (), (), entries, checkpoints)
 
 
-def base_of(path: str, earlier: list[str], *, facts: dict[str, int] | None = None) -> str | None:
-    found = Bases(snapshot(earlier, facts=facts)).of(path.encode())
-    return found.path.decode() if found else None
+def earlier_of(path: str, before: list[str], *, facts: dict[str, int] | None = None) -> list[str]:
+    return [found.path.decode() for found in Saves(snapshot(before, facts=facts)).earlier(path.encode())]
 
 
 @pytest.mark.parametrize(
@@ -54,8 +53,8 @@ def base_of(path: str, earlier: list[str], *, facts: dict[str, int] | None = Non
     ],
 )
 def test_the_same_file_of_another_save(path: str, earlier: str) -> None:
-    assert base_of(path, [earlier]) == earlier
-    assert base_of(earlier, [path]) == path
+    assert earlier_of(path, [earlier]) == [earlier]
+    assert earlier_of(earlier, [path]) == [path]
 
 
 @pytest.mark.parametrize(
@@ -84,54 +83,57 @@ def test_the_same_file_of_another_save(path: str, earlier: str) -> None:
     ],
 )
 def test_other_files(path: str, other: str) -> None:
-    assert base_of(path, [other]) is None
+    assert earlier_of(path, [other]) == []
 
 
 def test_a_directory_that_only_the_snapshot_knows_for_a_checkpoint() -> None:
-    earlier = ["out/dcp000100/__0_0.distcp", "out/dcp000100/__1_0.distcp"]
-    assert base_of("out/dcp000200/__1_0.distcp", earlier, facts={"out/dcp000100": 100}) == earlier[1]
-    assert base_of("out/dcp000200/__1_0.distcp", earlier) is None
+    before = ["out/dcp000100/__0_0.distcp", "out/dcp000100/__1_0.distcp"]
+    assert earlier_of("out/dcp000200/__1_0.distcp", before, facts={"out/dcp000100": 100}) == before[1:]
+    assert earlier_of("out/dcp000200/__1_0.distcp", before) == []
 
 
 def test_the_newest_is_that_of_the_highest_step() -> None:
     paths = [f"checkpoint-{step}/optimizer.pt" for step in (300, 1000, 200)]
     facts = {f"checkpoint-{step}": step for step in (200, 300, 1000)}
-    assert base_of("checkpoint-1100/optimizer.pt", paths, facts=facts) == "checkpoint-1000/optimizer.pt"
-    assert base_of("checkpoint-1000/optimizer.pt", paths, facts=facts) == "checkpoint-300/optimizer.pt"
+    assert earlier_of("checkpoint-1100/optimizer.pt", paths, facts=facts) == [paths[1], paths[0], paths[2]]
+    assert earlier_of("checkpoint-1000/optimizer.pt", paths, facts=facts) == [paths[0], paths[2]]
 
 
 def test_where_no_step_is_known_the_newest_is_the_youngest() -> None:
     paths = [f"model-step={step}.ckpt" for step in (300, 1000, 200)]
-    assert base_of("model-step=400.ckpt", paths) == "model-step=200.ckpt"
+    assert earlier_of("model-step=400.ckpt", paths) == paths[::-1]
 
 
-def test_a_newer_save_without_the_file_is_passed_over() -> None:
+def test_a_save_without_the_file_is_passed_over() -> None:
     paths = ["checkpoint-100/optimizer.pt", "checkpoint-100/model.pt", "checkpoint-200/model.pt"]
-    assert base_of("checkpoint-300/optimizer.pt", paths) == "checkpoint-100/optimizer.pt"
+    assert earlier_of("checkpoint-300/optimizer.pt", paths) == ["checkpoint-100/optimizer.pt"]
 
 
-def test_small_files_links_and_directories_are_no_base() -> None:
-    assert Bases(snapshot(["checkpoint-1/a.pt"], size=SMALL - 1)).of(b"checkpoint-2/a.pt") is None
+def test_small_files_links_and_directories_are_none() -> None:
+    assert Saves(snapshot(["checkpoint-1/a.pt"], size=SMALL - 1)).earlier(b"checkpoint-2/a.pt") == []
     directory = Manifest(0, "main", 1, (), (), [Entry(b"checkpoint-1/a.pt", DIRECTORY, 0o755, 0, SMALL)])
-    assert Bases(directory).of(b"checkpoint-2/a.pt") is None
-    assert Bases(None).of(b"checkpoint-2/a.pt") is None
+    assert Saves(directory).earlier(b"checkpoint-2/a.pt") == []
+    assert Saves(None).earlier(b"checkpoint-2/a.pt") == []
 
 
 def test_many_saves_of_one_kind_are_not_all_remembered() -> None:
     paths = [f"frames/step_{number:06}.bin" for number in range(2000)]
-    bases = Bases(snapshot(paths))
-    assert sum(map(len, bases._look().values())) <= 8
-    assert bases.of(b"frames/step_900000.bin") == Entry(paths[-1].encode(), FILE, 0o644, 2000 * 10**9, SMALL)
+    found = earlier_of("frames/step_900000.bin", paths)
+    assert 6 <= len(found) <= 12
+    assert found == paths[: -len(found) - 1 : -1]
 
 
 PARTS = st.sampled_from(
     [b"checkpoint-1", b"step_2", b"3", b"ckpts", b"\xff\xfe", b"a-step=1-loss=.5.pt", b"x_9.pt", b"rank_0"]
 )
-PATHS = st.lists(PARTS | st.binary(min_size=1, max_size=9).filter(lambda b: not {0, 47} & {*b}), min_size=1, max_size=5)
+PATHS = st.lists(
+    PARTS | st.binary(min_size=1, max_size=9).filter(lambda b: not {0, 47} & {*b}), min_size=1, max_size=5
+).map(b"/".join)
 
 
-@given(st.lists(PATHS.map(b"/".join), max_size=8, unique=True), PATHS.map(b"/".join))
-def test_any_name_has_a_base_of_the_snapshot_or_none(earlier: list[bytes], path: bytes) -> None:
-    entries = [Entry(name, FILE, 0o644, 0, SMALL) for name in sorted(earlier)]
-    found = Bases(Manifest(0, "main", 1, (), (), entries)).of(path)
-    assert found is None or (found.path != path and found in entries)
+@given(st.lists(PATHS, max_size=8, unique=True), PATHS)
+def test_any_name_has_others_of_the_snapshot_or_none(before: list[bytes], path: bytes) -> None:
+    entries = [Entry(name, FILE, 0o644, 0, SMALL) for name in sorted(before)]
+    for found in Saves(Manifest(0, "main", 1, (), (), entries)).earlier(path):
+        assert found.path != path
+        assert found in entries

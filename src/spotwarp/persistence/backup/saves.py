@@ -1,4 +1,4 @@
-"""Which file of the snapshot before is the same file of an earlier save. Pure, and by name alone.
+"""Which files of the snapshot before are the same file in earlier saves. Pure, and by name alone.
 
 A trainer saves the same files again under names that differ in a step, an epoch or a metric. Only such numbers may
 differ: the one in a checkpoint directory's name, those behind the words that name a step, the single one in the name of
@@ -18,8 +18,8 @@ from spotwarp.persistence.table import Cursor
 
 _ANY: Final = b"\0"
 """Stands for a number that may differ; no path has it."""
-_KEPT: Final = 4
-"""So many earlier saves are remembered: of the newest not every file need be there."""
+_KEPT: Final = 6
+"""So many earlier saves are remembered at least."""
 _SAVES: Final = frozenset((b"checkpoint", b"checkpoints", b"ckpt", b"ckpts"))
 _STEPS: Final = _SAVES | frozenset(
     b"step steps globalstep iter iters iteration iterations epoch epochs update updates it ep ba".split()
@@ -39,7 +39,7 @@ _Rank = tuple[int, int]
 """Step of the checkpoint or -1, mtime in ns."""
 
 
-class Bases:
+class Saves:
     """The saves in a snapshot, looked for when first asked; a few names of each kind, however many files there are.
 
     For one thread.
@@ -55,18 +55,19 @@ class Bases:
         self._saves: dict[bytes, dict[bytes, _Rank]] | None = None
         """By role, the paths of the saves up to where the role ends."""
 
-    def of(self, path: bytes) -> Entry | None:
-        """The file that was `path` in the newest other save, or None."""
+    def earlier(self, path: bytes) -> list[Entry]:
+        """The files that `path` was in other saves, the newest first."""
         if self._entries is None or not _DIGITS.search(path):
-            return None
+            return []
         saves = self._look()
         role, save = self._role(path)
         others = saves.get(role, {})
+        found = []
         for other in sorted(others, key=others.__getitem__, reverse=True):
-            found = self._entries.find(other + path[len(save) :]) if other != save else None
-            if found is not None and found.kind == FILE and found.size >= SMALL:
-                return found
-        return None
+            entry = self._entries.find(other + path[len(save) :]) if other != save else None
+            if entry is not None and entry.kind == FILE and entry.size >= SMALL:
+                found.append(entry)
+        return found
 
     def _look(self) -> dict[bytes, dict[bytes, _Rank]]:
         if self._saves is None:
