@@ -20,6 +20,8 @@ DIRECTORY: Final = ".spotwarp"
 FILE: Final = "config.yaml"
 _UNSAID: Final = ("notify", "notice_url", "notice_command")
 """What may hold a secret though it should not."""
+_KEY: Final = "SPOTWARP_KEY"
+"""The key of an encrypted repository; no option, since it must not stand in the file."""
 _COMMANDS_OWN: Final = "SPOTWARP_NOTICE_FILE"
 """Tells a command of ours where it will find its notice; a SpotWarp started by that command must not watch that."""
 
@@ -47,6 +49,13 @@ OPTIONS: Final = (
         "main",
         values.run_name,
         "The run this workspace continues. Another name is another, independent run.",
+    ),
+    Option(
+        "key_file",
+        "",
+        values.optional,
+        "The file with the key of an encrypted repository; SPOTWARP_KEY (a passphrase, or what such a file holds)\n"
+        "comes before it. Never the key itself.",
     ),
     Option(
         "interval",
@@ -269,6 +278,7 @@ class Config:
     coding: str | None = None
     """None: by what is measured."""
     prices: values.Prices = field(default_factory=values.Prices)
+    key_file: str = ""
     exclude: tuple[str, ...] = field(default=())
 
 
@@ -331,7 +341,7 @@ def mistaken(env: Mapping[str, str]) -> list[str]:
     since others may have variables of such names. Pure."""
     known = {f"SPOTWARP_{option.name.upper()}" for option in OPTIONS}
     words = []
-    for name in sorted(set(env) - known):
+    for name in sorted(set(env) - known - {_KEY}):
         if not name.startswith("SPOTWARP_"):
             continue
         for near in difflib.get_close_matches(name[9:], [one[9:] for one in known], n=1, cutoff=0.8):

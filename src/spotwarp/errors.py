@@ -17,6 +17,7 @@
      │  ├ RepositoryMissing  10   run `spotwarp init` first, or correct the URL
      │  ├ RunMissing         10   no such run in this repository
      │  ├ SnapshotMissing    10   no such snapshot, or none yet
+     │  ├ WrongKey           12   it is encrypted, and the key is missing or another one: give the right one
      │  ├ UnsupportedFormat  19   written by a newer SpotWarp: upgrade; nothing was changed
      │  ├ CorruptObject      16   an object fails its hash, length or grammar
      │  └ ReadBackFailed     16   the store acknowledged what it does not have
@@ -164,6 +165,12 @@ class SnapshotMissing(RepositoryError):
 
     exit_code = 10
     usual_hint = "`spotwarp snapshots` lists what there is."
+
+
+class WrongKey(RepositoryError):
+    """The repository is encrypted and the key for it is missing or another one, or it is not and there is a key."""
+
+    exit_code = 12
 
 
 class UnsupportedFormat(RepositoryError):

@@ -9,7 +9,7 @@ import sys
 import typer
 
 from spotwarp import __version__
-from spotwarp.cli import background, demo, doctor, init, inspect, restore, run, status, sync
+from spotwarp.cli import background, demo, doctor, init, inspect, key, restore, run, status, sync
 from spotwarp.cli.render import failure
 from spotwarp.errors import Interrupted, SpotWarpError, UsageError, WorkspaceFault
 
@@ -23,7 +23,7 @@ app = typer.Typer(
     help="GPU training on spot machines, made survivable.\n\n"
     "spotwarp init --remote-path s3://bucket/project\n\nspotwarp run --command 'python train.py'",
 )
-for module in (init, doctor, run, background, sync, status, inspect, restore, demo):
+for module in (init, doctor, run, background, sync, status, inspect, restore, key, demo):
     module.register(app)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from spotwarp.config import Config, find_workspace, load, mistaken
 from spotwarp.errors import WorkspaceFault
 
 if TYPE_CHECKING:
+    from spotwarp.persistence.encryption.secret import Secret
     from spotwarp.persistence.repository import Repository
     from spotwarp.persistence.runlog.log import RunLog
     from spotwarp.persistence.store.api import Store
@@ -36,6 +37,8 @@ class Context:
     rng: Rng
     life: str
     """Names this process's life in the run log (R9)."""
+    key_text: str = field(default="", repr=False)
+    """The key of the repository as it was given, which no log may hold."""
 
     def log(self, run: str | None = None) -> RunLog:
         """The log of `run`, or of the config's."""
@@ -78,14 +81,21 @@ def settings(run: str | None = None, **overrides: object) -> tuple[Path, Config]
     return workspace, load(workspace, env=os.environ, overrides={"run": run, **overrides})
 
 
+def key_of(config: Config, workspace: Path) -> Secret | None:
+    """The key that this process was given, taken out of its environment: what it starts does not inherit it, unless
+    `secrets` names the variable. Raises `ConfigError`."""
+    from spotwarp.persistence.encryption.secret import VARIABLE, given
+
+    return given(os.environ, config.key_file, workspace, keep=VARIABLE in config.secrets)
+
+
 def enter(run: str | None = None, *, budget_s: float | None = None, **overrides: object) -> Context:
     """Open the workspace at or above the working directory; `budget_s` is how long to try a store that is away.
 
-    Raises `ConfigError`, `RepositoryMissing`, store errors.
+    Raises `ConfigError`, `RepositoryMissing`, `WrongKey`, store errors.
     """
     from spotwarp.persistence.repository import open_repository
-    from spotwarp.persistence.store.retrying import RetryingStore
-    from spotwarp.persistence.store.single_writer import SingleWriterStore
+    from spotwarp.persistence.store.retrying import Patient
 
     clock, rng = SystemClock(), SystemRng()
     workspace, config = settings(run, **overrides)
@@ -99,13 +109,14 @@ def enter(run: str | None = None, *, budget_s: float | None = None, **overrides:
         cwd=workspace,
         bandwidth=config.limits.bandwidth,
     )
-    if budget_s is not None and isinstance(store, (RetryingStore, SingleWriterStore)):
+    secret = key_of(config, workspace)
+    if budget_s is not None and isinstance(store, Patient):
         store = store.with_budget(budget_s)
     waiting = threading.Timer(PATIENCE_S, note, [f"waiting for the store {store.url} to answer"])
     waiting.daemon = True
     waiting.start()
     try:
-        repository = open_repository(store)
+        repository = open_repository(store, secret)
     finally:
         waiting.cancel()
-    return Context(workspace, config, repository, clock, rng, rng.token(8))
+    return Context(workspace, config, repository, clock, rng, rng.token(8), secret.text if secret else "")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from spotwarp.cli import render
-from spotwarp.cli.context import connect, here
+from spotwarp.cli.context import connect, here, key_of
 from spotwarp.clock import SystemClock, SystemRng
 
 if TYPE_CHECKING:
@@ -49,7 +50,8 @@ def doctor(
     clock, rng = SystemClock(), SystemRng()
     location = parse_url(config.remote_path, cwd=workspace)
     store = connect(config.remote_path, clock=clock, rng=rng, cwd=workspace)
-    asked = Asked(workspace, config, location, store, os.environ, clock, rng)
+    secret = cache(lambda: key_of(config, workspace))
+    asked = Asked(workspace, config, location, store, os.environ, clock, rng, secret)
     lines = []
     for line in examine(asked):
         lines.append(line)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,9 +13,11 @@ import typer
 from spotwarp.cli import render
 from spotwarp.cli.context import connect, here
 from spotwarp.clock import Clock, Rng, SystemClock, SystemRng
-from spotwarp.errors import ConfigError, ObjectMissing, StoreUnsupported
+from spotwarp.errors import ConfigError, ObjectMissing, RepositoryMissing, StoreUnsupported, UsageError
 
 if TYPE_CHECKING:
+    from spotwarp.persistence.encryption.secret import Secret
+    from spotwarp.persistence.store.api import Store
     from spotwarp.persistence.store.probe import ProbeResult
 
 
@@ -34,6 +37,12 @@ def init(
     single_writer: bool = typer.Option(
         False, "--single-writer", help="Accept a store without create-if-absent. Only ever one machine may then write."
     ),
+    encrypt: bool = typer.Option(
+        False, "--encrypt", help="Make an encrypted repository: the store sees neither names nor content."
+    ),
+    key_file: str | None = typer.Option(
+        None, "--key-file", help="The file with its key; with --encrypt it is made where it does not exist."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print what was found as JSON."),
 ) -> None:
     """Make this directory a workspace whose content is kept at a remote path.
@@ -46,6 +55,9 @@ def init(
     AWS_PROFILE, AWS_ENDPOINT_URL, AWS_REGION; GOOGLE_APPLICATION_CREDENTIALS; AZURE_STORAGE_ACCOUNT_NAME,
     AZURE_STORAGE_ACCOUNT_KEY. See docs/stores.md.
 
+    What --encrypt encrypts opens with the passphrase in SPOTWARP_KEY (asked for on a terminal where it is not set), or
+    with the key in a file; without it nobody can read anything, so keep a copy elsewhere. `spotwarp key` changes it.
+
     Examples:
 
     spotwarp init --remote-path s3://my-bucket/my-project
@@ -54,16 +66,20 @@ def init(
 
     spotwarp init --remote-path /mnt/nas/backups --run qwen-14b
 
-    Exit codes: 0 ready, 2 wrong usage, 10 no such bucket, 12 denied, 17 unavailable, 18 full, 19 unsafe store.
+    spotwarp init --remote-path s3://my-bucket/my-project --encrypt --key-file ~/my-project.key
+
+    Exit codes: 0 ready, 2 wrong usage, 10 no such bucket, 12 denied or another key, 17 unavailable, 18 full, 19 unsafe
+    store.
     """
     workspace = here()
     clock, rng = SystemClock(), SystemRng()
     from spotwarp import config
 
-    settled = _settled(workspace, remote_path, run, single_writer)
+    settled = _settled(workspace, remote_path, run, single_writer, key_file)
     store = connect(settled.remote_path, clock=clock, rng=rng, cwd=workspace)
     found = _probe(store, clock, rng, single_writer=settled.single_writer)
-    made = _create(workspace, settled, store, clock, rng, rate=found.put_rate_bytes_s)
+    secret, new_file = _secret(workspace, settled, store, encrypt=encrypt)
+    made = _create(workspace, settled, store, clock, rng, rate=found.put_rate_bytes_s, secret=secret, encrypt=encrypt)
     if as_json:
         render.facts(
             {
@@ -73,6 +89,9 @@ def init(
                 "run": settled.run,
                 "repository": made["repository"],
                 "created": made["created"],
+                "encrypted": made["encrypted"],
+                "key_file": settled.key_file or None,
+                "key_file_made": new_file,
                 "snapshots": made["snapshots"],
                 "left_out": _withheld(workspace),
                 "effective": _effective(settled.remote_path),
@@ -80,23 +99,29 @@ def init(
             }
         )
         return
-    _tell(workspace, settled, found, made)
+    _tell(workspace, settled, found, made, new_file=new_file)
 
 
 class _Settled:
     """What init goes by: flags over an existing config over defaults."""
 
-    def __init__(self, remote_path: str, run: str, single_writer: bool, existing: bool) -> None:
-        self.remote_path, self.run, self.single_writer, self.existing = remote_path, run, single_writer, existing
+    def __init__(self, remote_path: str, run: str, single_writer: bool, key_file: str, existing: bool) -> None:
+        self.remote_path, self.run, self.single_writer = remote_path, run, single_writer
+        self.key_file, self.existing = key_file, existing
 
 
-def _settled(workspace: Path, remote_path: str | None, run: str | None, single_writer: bool) -> _Settled:
+def _settled(
+    workspace: Path, remote_path: str | None, run: str | None, single_writer: bool, key_file: str | None
+) -> _Settled:
     from spotwarp import config
     from spotwarp.model import DEFAULT_RUN, checked_run
+    from spotwarp.persistence.encryption.secret import place
     from spotwarp.persistence.store.url import parse_url
 
     if run is not None:
         checked_run(run)
+    if key_file is not None:
+        key_file = str(place(key_file, workspace))
     if not config.path_in(workspace).exists():
         if remote_path is None:
             raise ConfigError(
@@ -108,12 +133,12 @@ def _settled(workspace: Path, remote_path: str | None, run: str | None, single_w
                 f"{location.path} is inside this workspace: it would be lost with it, and be stored in itself",
                 hint="Name a directory on another disk, or a bucket.",
             )
-        return _Settled(str(location), run or DEFAULT_RUN, single_writer, existing=False)
+        return _Settled(str(location), run or DEFAULT_RUN, single_writer, key_file or "", existing=False)
     present = config.load(workspace, env={})
-    place = str(parse_url(present.remote_path, cwd=workspace))
-    if remote_path is not None and str(parse_url(remote_path, cwd=workspace)) != place:
+    kept_at = str(parse_url(present.remote_path, cwd=workspace))
+    if remote_path is not None and str(parse_url(remote_path, cwd=workspace)) != kept_at:
         raise ConfigError(
-            f"this workspace is already kept at {place}",
+            f"this workspace is already kept at {kept_at}",
             hint=f"Edit remote_path in {config.path_in(workspace)} to move it, or use another directory.",
         )
     if run is not None and run != present.run:
@@ -126,14 +151,55 @@ def _settled(workspace: Path, remote_path: str | None, run: str | None, single_w
             "this workspace relies on create-if-absent",
             hint=f"Set single_writer in {config.path_in(workspace)} if really only one machine will ever write.",
         )
-    return _Settled(place, present.run, present.single_writer, existing=True)
+    if key_file is not None and key_file != present.key_file:
+        raise ConfigError(
+            f"this workspace has another key file: {present.key_file or 'none'}",
+            hint=f"Edit key_file in {config.path_in(workspace)}.",
+        )
+    return _Settled(kept_at, present.run, present.single_writer, present.key_file, existing=True)
 
 
-def _probe(store: object, clock: Clock, rng: Rng, *, single_writer: bool) -> ProbeResult:
+def _secret(workspace: Path, settled: _Settled, store: Store, *, encrypt: bool) -> tuple[Secret | None, bool]:
+    """The key to open the repository with, or to make it with; the flag says that its file was made now."""
+    from spotwarp.persistence.encryption import secret as secrets
+    from spotwarp.persistence.repository import read_identity
+
+    variable = os.environ.pop(secrets.VARIABLE, "")
+    if settled.key_file and (settled.existing or not encrypt) and not variable:
+        return secrets.read(secrets.place(settled.key_file, workspace)), False
+    if not encrypt:
+        return (secrets.secret(variable) if variable.strip() else None), False
+    try:
+        read_identity(store)
+        there = True
+    except RepositoryMissing:
+        there = False
+    if settled.key_file and not settled.existing:
+        path = Path(settled.key_file)
+        return (secrets.read(path), False) if there else secrets.read_or_make(path)
+    if variable.strip():
+        return (secrets.secret if there else secrets.chosen)(variable), False
+    if not sys.stdin.isatty():
+        raise UsageError(
+            "there is no key to encrypt with",
+            hint="--key-file FILE makes one; or set SPOTWARP_KEY to a passphrase, or type one on a terminal.",
+        )
+    return asked_for(new=not there), False
+
+
+def asked_for(*, new: bool) -> Secret:
+    """The passphrase that is typed on the terminal; a `new` one twice."""
+    from spotwarp.persistence.encryption.secret import chosen, secret
+
+    text = typer.prompt("passphrase", hide_input=True, confirmation_prompt=new, err=True)
+    return chosen(text) if new else secret(text)
+
+
+def _probe(store: Store, clock: Clock, rng: Rng, *, single_writer: bool) -> ProbeResult:
     from spotwarp.persistence.store.probe import probe
 
     try:
-        found = probe(store, clock=clock, rng=rng)  # type: ignore[arg-type]  # a Store by construction
+        found = probe(store, clock=clock, rng=rng)
     except ObjectMissing as gone:
         raise StoreUnsupported(
             f"this store does not keep what it takes: {gone.message}",
@@ -151,7 +217,15 @@ def _probe(store: object, clock: Clock, rng: Rng, *, single_writer: bool) -> Pro
 
 
 def _create(
-    workspace: Path, settled: _Settled, store: object, clock: Clock, rng: Rng, *, rate: float
+    workspace: Path,
+    settled: _Settled,
+    store: Store,
+    clock: Clock,
+    rng: Rng,
+    *,
+    rate: float,
+    secret: Secret | None,
+    encrypt: bool,
 ) -> dict[str, object]:
     from spotwarp import config
     from spotwarp.configfile import write
@@ -159,8 +233,14 @@ def _create(
     from spotwarp.persistence.repository import create
     from spotwarp.persistence.store.single_writer import SingleWriterStore
 
-    opened = SingleWriterStore(store) if settled.single_writer else store  # type: ignore[arg-type]
-    repository, created = create(opened, clock=clock, rng=rng, single_writer=settled.single_writer)  # type: ignore[arg-type]
+    repository, created = create(
+        SingleWriterStore(store) if settled.single_writer else store,
+        clock=clock,
+        rng=rng,
+        single_writer=settled.single_writer,
+        secret=secret,
+        encrypt=encrypt,
+    )
     repository.enlist(settled.run)
     head = repository.log(settled.run, life="init", clock=clock, rng=rng).head()
     if not settled.existing:
@@ -172,11 +252,14 @@ def _create(
         }
         if excludes:
             values["exclude"] = excludes
+        if settled.key_file:
+            values["key_file"] = settled.key_file
         write(workspace, config.render(values))
     localstate.save(localstate.runtime(workspace) / localstate.RATE, localstate.Rate(rate))
     return {
         "repository": repository.identity.id,
         "created": created,
+        "encrypted": repository.encrypted,
         "snapshots": len(head.state.retained),
         "generation": head.state.generation,
     }
@@ -198,7 +281,7 @@ def _effective(remote_path: str) -> dict[str, str]:
     return effective(parse_url(remote_path), os.environ)
 
 
-def _tell(workspace: Path, settled: _Settled, found: ProbeResult, made: dict[str, object]) -> None:
+def _tell(workspace: Path, settled: _Settled, found: ProbeResult, made: dict[str, object], *, new_file: bool) -> None:
     from spotwarp.config import path_in
     from spotwarp.model import human_bytes
 
@@ -220,9 +303,28 @@ def _tell(workspace: Path, settled: _Settled, found: ProbeResult, made: dict[str
     render.line("  left out    __pycache__/, runtime files, and secrets by their names (.env, .ssh/ ...)")
     if withheld := _withheld(workspace):
         render.line(f"              here: {', '.join(withheld)}: not stored; name the variables in them in `secrets:`")
+    for line in _on_encryption(settled, made, new_file=new_file):
+        render.line(line)
     if settled.single_writer:
         render.line("  WARNING     single-writer: NOTHING stops a second machine from destroying this run")
     render.line("next: spotwarp run --command 'python train.py'")
+
+
+def _on_encryption(settled: _Settled, made: dict[str, object], *, new_file: bool) -> list[str]:
+    from spotwarp.execution.notice.platform import marketplace
+
+    if not made["encrypted"]:
+        host = marketplace(os.environ) if made["created"] else ""
+        words = f"  encrypted   no. On a rented host ({host}) think of `--encrypt`, at another remote path"
+        return [words] if host else []
+    opens = f"the key in {settled.key_file}" if settled.key_file else "the passphrase; set SPOTWARP_KEY to it for `run`"
+    lines = [f"  encrypted   yes; opens with {opens}"]
+    if new_file:
+        lines.append(
+            f"  WARNING     {settled.key_file} was made now. KEEP A COPY ELSEWHERE: without it, or another key"
+        )
+        lines.append("              (`spotwarp key add`), nobody can ever read what is stored")
+    return lines
 
 
 def _withheld(workspace: Path) -> list[str]:

@@ -140,7 +140,7 @@ def run(
     if extend:
         opened = _extended(opened, words, keep=run_name is None)
     choice = Choice.RESTORE if restore else Choice.KEEP if keep_local else Choice.ASK
-    wish = Wish(words, command is not None, resume_args, takeover, choice, detached=report is not None)
+    wish = Wish(words, command is not None, resume_args, takeover, choice, report is not None, (opened.key_text,))
     return _carried_out(opened, wish, report or (lambda: None), as_json=as_json)
 
 
@@ -180,7 +180,7 @@ def _extended(opened: Context, command: tuple[str, ...], *, keep: bool) -> Conte
     from spotwarp.execution.secrets import refuse_spelled_out, require
 
     # Before a run is made for a command that will not be started.
-    refuse_spelled_out(command, Redactor(require(opened.config.secrets, os.environ)))
+    refuse_spelled_out(command, Redactor([*require(opened.config.secrets, os.environ), opened.key_text]))
     name = extend(opened.log, opened.config.run, command, render.note)
     if name == opened.config.run:
         return opened

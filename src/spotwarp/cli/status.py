@@ -14,7 +14,15 @@ import typer
 
 from spotwarp.cli import render
 from spotwarp.cli.context import Context, enter, settings
-from spotwarp.errors import CorruptObject, PlatformUnsupported, StoreError, UnsupportedFormat, WorkspaceFault
+from spotwarp.errors import (
+    CorruptObject,
+    PlatformUnsupported,
+    SpotWarpError,
+    StoreError,
+    UnsupportedFormat,
+    WorkspaceFault,
+    WrongKey,
+)
 from spotwarp.model import human_bytes, human_seconds
 
 if TYPE_CHECKING:
@@ -56,13 +64,18 @@ def status(
         opened = enter(run_name, budget_s=STATUS_BUDGET_S)
         local = _asked_here(opened.workspace)
         seen = _with_local(_view(opened), local)
-    except StoreError as error:
+    except (StoreError, WrongKey) as error:
         return _without_store(error, *settings(run_name), as_json=as_json)
     failing = 1 if seen.errors or seen.lacking or seen.gone or (seen.state == "silent" and not seen.readonly) else 0
     parts = _parts(opened)
     if as_json:
         render.facts(
-            {**asdict(seen), "downloadable": [{**asdict(p), "exclude": p.exclude} for p in parts], "here": _here(local)}
+            {
+                **asdict(seen),
+                "encrypted": opened.repository.encrypted,
+                "downloadable": [{**asdict(p), "exclude": p.exclude} for p in parts],
+                "here": _here(local),
+            }
         )
         return failing
     _print(
@@ -76,6 +89,7 @@ def status(
             ("last snapshot", _when(seen.last_snapshot, seen.last_snapshot_age_s)),
             ("resumes from", _resumes(seen)),
             *_more(seen),
+            *([("encrypted", "yes")] if opened.repository.encrypted else []),
             *[("stored too", f"{p.path}: {p.kind}, {human_bytes(p.bytes)}   {p.exclude}") for p in parts],
         ]
     )
@@ -226,7 +240,7 @@ def _gone(seen: RunView, claim: Claim | None, opened: Context) -> RunView:
 # --- the store is away
 
 
-def _without_store(error: StoreError, workspace: Path, config: Config, *, as_json: bool) -> int:
+def _without_store(error: StoreError | WrongKey, workspace: Path, config: Config, *, as_json: bool) -> int:
     """What this machine knows, from the SpotWarp at work here or from what the last one left; else raise `error`."""
     from spotwarp.execution.localstate import STATE, Origin, load, runtime
     from spotwarp.execution.occupancy import lock
@@ -257,7 +271,7 @@ def _without_store(error: StoreError, workspace: Path, config: Config, *, as_jso
     return error.exit_code
 
 
-def _rows_here(known: dict[str, Any], error: StoreError) -> list[tuple[str, str]]:
+def _rows_here(known: dict[str, Any], error: SpotWarpError) -> list[tuple[str, str]]:
     """The usual view, from the SpotWarp at work here alone."""
     from spotwarp.clock import SystemClock
 

@@ -14,7 +14,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,8 @@ class Wish:
     choice: Choice = Choice.ASK
     detached: bool = False
     """Nobody sees our stdout: the command's output goes to its log only."""
+    unsaid: tuple[str, ...] = field(default=(), repr=False)
+    """What no log may hold, beside the values that `secrets` names."""
 
 
 def run_job(
@@ -90,7 +92,7 @@ def run_job(
 
     Must be called from the main thread (signals).
     """
-    redactor = Redactor(require(config.secrets, os.environ))
+    redactor = Redactor([*require(config.secrets, os.environ), *wish.unsaid])
     refuse_spelled_out((*wish.command, wish.resume_args or ""), redactor)
 
     def tell(line: str) -> None:

@@ -38,7 +38,7 @@ def refuse_spelled_out(command: Sequence[str], redactor: Redactor) -> None:
     """Raise `UsageError` for a command that holds a secret's value: the command is recorded in the run log."""
     if any(redactor.text(word) != word for word in command):
         raise UsageError(
-            "the command holds the value of a variable that `secrets` names, and the command is recorded in the run",
+            "the command holds the repository's key, or a value that `secrets` names, and it is recorded in the run",
             hint="Name the variable instead, in single quotes: --command 'train --token \"$TOKEN\"'",
         )
 

@@ -6,6 +6,7 @@ matter to a store.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from spotwarp.clock import Rng
@@ -14,11 +15,18 @@ CONFIG: Final = "config"
 BALLAST: Final = "ballast"
 NAMES: Final = "names"
 RUNS: Final = "runs"
+KEYS: Final = "keys"
+_PACKS: Final = "packs"
 
 
 def name_key(run: str) -> str:
     """The object that makes a run known without listing its data."""
     return f"{NAMES}/{run}"
+
+
+def keys_key(n: int) -> str:
+    """Set `n` of an encrypted repository's wrapped keys; the first is 1."""
+    return f"{KEYS}/{n:010d}"
 
 
 def run_prefix(run: str) -> str:
@@ -38,12 +46,12 @@ def hint_key(run: str) -> str:
 
 def packs_prefix(run: str) -> str:
     """All packs of a run."""
-    return f"{RUNS}/{run}/packs"
+    return f"{RUNS}/{run}/{_PACKS}"
 
 
 def pack_key(run: str, pack: str) -> str:
     """One pack; `pack` is `<generation>-<random>`."""
-    return f"{RUNS}/{run}/packs/{pack}"
+    return f"{RUNS}/{run}/{_PACKS}/{pack}"
 
 
 def manifests_prefix(run: str) -> str:
@@ -80,3 +88,19 @@ def generation_of(object_id: str) -> int | None:
     """The generation an id was made in, or None when it is not an id of ours."""
     head, dash, tail = object_id.partition("-")
     return int(head) if dash and tail and head.isascii() and head.isdigit() else None
+
+
+def is_pack(key: str) -> bool:
+    """Whether a pack lies there."""
+    parts = key.split("/")
+    return len(parts) == 4 and parts[0] == RUNS and parts[2] == _PACKS
+
+
+def renamed(key: str, rename: Callable[[str], str | None]) -> str | None:
+    """`key` with `rename` done to the run's name in it, if there is one; None when `rename` gives none."""
+    top, slash, rest = key.partition("/")
+    if top not in (NAMES, RUNS) or not rest:
+        return key
+    run, deeper, below = rest.partition("/")
+    name = rename(run)
+    return None if name is None else top + slash + name + deeper + below

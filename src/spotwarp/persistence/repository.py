@@ -11,17 +11,27 @@ from dataclasses import dataclass
 import msgspec
 
 from spotwarp.clock import Clock, Rng
-from spotwarp.errors import AlreadyExists, CorruptObject, ObjectMissing, RepositoryMissing, SnapshotMissing
+from spotwarp.errors import (
+    AlreadyExists,
+    CorruptObject,
+    ObjectMissing,
+    RepositoryMissing,
+    SnapshotMissing,
+    UsageError,
+    WrongKey,
+)
 from spotwarp.model import checked_run
 from spotwarp.persistence import layout
-from spotwarp.persistence.envelope import FORMAT_VERSION, Kind, seal, unseal
+from spotwarp.persistence.encryption.keyring import Keyring, Opened, open_keys
+from spotwarp.persistence.encryption.sealed import SealedStore
+from spotwarp.persistence.encryption.secret import Secret
+from spotwarp.persistence.envelope import FORMAT_VERSION, PLAIN, SEALED, Kind, encryption_of, seal, unseal
 from spotwarp.persistence.manifest import Manifest, decode
 from spotwarp.persistence.reads import twice
 from spotwarp.persistence.runlog.entry import Snapshot, State
 from spotwarp.persistence.runlog.log import RunLog
 from spotwarp.persistence.store.api import Store
-from spotwarp.persistence.store.retrying import RetryingStore
-from spotwarp.persistence.store.single_writer import SingleWriterStore
+from spotwarp.persistence.store.retrying import Patient
 
 BALLAST_BYTES = 1 << 20
 
@@ -49,9 +59,12 @@ class Repository:
 
     def with_budget(self, seconds: float) -> Repository:
         """The same repository, whose store gives up after `seconds` of trying: for what must not wait long."""
-        if isinstance(self.store, (RetryingStore, SingleWriterStore)):
-            return Repository(self.store.with_budget(seconds), self.identity)
-        return self
+        return Repository(self.store.with_budget(seconds), self.identity) if isinstance(self.store, Patient) else self
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether what is stored can only be read with the key."""
+        return isinstance(self.store, SealedStore)
 
     def runs(self) -> list[str]:
         """Names of all runs."""
@@ -75,33 +88,92 @@ class Repository:
             ) from error
 
 
-def create(store: Store, *, clock: Clock, rng: Rng, single_writer: bool = False) -> tuple[Repository, bool]:
-    """Make a repository here, or open the one that exists; the flag says which (True: made now)."""
+def create(
+    store: Store,
+    *,
+    clock: Clock,
+    rng: Rng,
+    single_writer: bool = False,
+    secret: Secret | None = None,
+    encrypt: bool = False,
+) -> tuple[Repository, bool]:
+    """Make a repository here, or open the one that exists; the flag says which (True: made now).
+
+    `encrypt` makes one that opens with `secret` only. Raises as `open_repository`, and `UsageError` where there is none
+    yet and a secret without a word whether to encrypt.
+    """
+    if secret is not None:
+        try:
+            return open_repository(store, secret), False
+        except RepositoryMissing as missing:
+            if not encrypt:
+                raise UsageError(
+                    f"{missing.message}, and a key is given here: is it to be encrypted?",
+                    hint="`spotwarp init --encrypt` makes an encrypted repository; unset the key for a plain one.",
+                ) from missing
+    opened: Opened | None = None
+    identifier = rng.token(16)
+    if encrypt:
+        if secret is None:
+            raise ValueError("encryption needs a secret")
+        # The key stands before anything can be put under it: a machine that dies here leaves no locked repository.
+        opened = Keyring(store, clock=clock, rng=rng).begin(identifier, secret)
+        identifier = opened.repository
     identity = Identity(
         format=FORMAT_VERSION,
-        id=rng.token(16),
+        id=identifier,
         created=clock.wall().isoformat(timespec="seconds"),
         single_writer=single_writer,
     )
+    body = msgspec.json.encode(identity)
     try:
-        store.put_new(layout.CONFIG, seal(Kind.CONFIG, msgspec.json.encode(identity)))
+        store.put_new(layout.CONFIG, seal(Kind.CONFIG, body, encryption=SEALED if opened else PLAIN))
     except AlreadyExists:
-        return open_repository(store), False
-    store.put(layout.BALLAST, seal(Kind.BALLAST, bytes(BALLAST_BYTES)))
-    return Repository(store, identity), True
+        return open_repository(store, secret), False
+    repository = Repository(SealedStore(store, opened.cipher) if opened else store, identity)
+    repository.store.put(layout.BALLAST, seal(Kind.BALLAST, bytes(BALLAST_BYTES)))
+    return repository, True
 
 
-def open_repository(store: Store) -> Repository:
-    """Open what `create` made. Raises `RepositoryMissing`, `UnsupportedFormat`, `CorruptObject`."""
+def open_repository(store: Store, secret: Secret | None = None) -> Repository:
+    """Open what `create` made; `secret` is this process's key, if it has one.
+
+    Raises `RepositoryMissing`, `WrongKey`, `UnsupportedFormat`, `CorruptObject`.
+    """
+    identity, encrypted = read_identity(store)
+    if encrypted:
+        return Repository(SealedStore(store, open_keys(store, secret).of(identity.id).cipher), identity)
+    if secret is not None:
+        # Also what a store would say that wants to see what is put there.
+        raise WrongKey(
+            f"the repository at {store.url} is not encrypted, though a key is given here",
+            hint="Unset SPOTWARP_KEY, SPOTWARP_KEY_FILE and `key_file` to use it as it is. What is to be encrypted is "
+            "made so by `spotwarp init --encrypt`, at another remote path.",
+        )
+    return Repository(store, identity)
+
+
+def read_identity(store: Store) -> tuple[Identity, bool]:
+    """What the `config` object says, and whether the repository is encrypted: its header has the encryption id of all
+    others, so that whoever does not know that keeps away, but its body can be read by anybody.
+
+    Raises `RepositoryMissing`, `UnsupportedFormat`, `CorruptObject`.
+    """
+
+    def read() -> tuple[bytes, int]:
+        data = store.get(layout.CONFIG)
+        encryption = encryption_of(data)
+        return unseal(data, Kind.CONFIG, layout.CONFIG, encryption=encryption), encryption
+
     try:
-        body = twice(lambda: unseal(store.get(layout.CONFIG), Kind.CONFIG, layout.CONFIG))
+        body, encryption = twice(read)
     except ObjectMissing as error:
         raise RepositoryMissing(
             f"nothing was initialised at {store.url}",
             hint=f"Run `spotwarp init --remote-path {store.url}`, or correct the path.",
         ) from error
     try:
-        return Repository(store, msgspec.json.decode(body, type=Identity))
+        return msgspec.json.decode(body, type=Identity), encryption == SEALED
     except (msgspec.DecodeError, RecursionError) as error:
         raise CorruptObject(f"{layout.CONFIG} at {store.url} is not a repository's: {error}") from error
 

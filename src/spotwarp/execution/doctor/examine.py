@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from spotwarp.clock import Clock, Rng
 from spotwarp.config import Config
-from spotwarp.errors import SpotWarpError
+from spotwarp.errors import RepositoryMissing, SpotWarpError
 from spotwarp.execution import localstate
 from spotwarp.execution.checkpoints import find, judge, newest, walk
 from spotwarp.execution.control_socket import glimpse
@@ -28,6 +28,7 @@ from spotwarp.execution.secrets import absent
 from spotwarp.execution.supervisor import Policy
 from spotwarp.execution.syncing.storing import newest_fact
 from spotwarp.execution.workspace import is_empty, origin_of
+from spotwarp.persistence.encryption.secret import Secret
 from spotwarp.persistence.manifest import FILE
 from spotwarp.persistence.repository import Repository, open_repository
 from spotwarp.persistence.runlog.entry import Snapshot
@@ -56,6 +57,8 @@ class Asked:
     env: Mapping[str, str]
     clock: Clock
     rng: Rng
+    secret: Callable[[], Secret | None] = lambda: None
+    """The key of the repository, if this process was given one."""
     measured: dict[str, Any] = field(default_factory=dict)
     """The numbers behind the lines, for `--json`."""
 
@@ -71,6 +74,7 @@ def examine(asked: Asked) -> Iterator[Line]:
             rates = measure(_hasty(asked.store), clock=asked.clock, rng=asked.rng)
             asked.measured["rates"] = asdict(rates)
         yield verdict.rate(rates, "what it would put could not be removed again")
+        yield _part("encryption", lambda: _encryption(asked))
     except SpotWarpError as error:
         yield Line("store", "fail", error.message, error.hint or "")
     if rates is not None:
@@ -132,8 +136,16 @@ def _stored_checkpoint(asked: Asked) -> int:
 
 
 def _opened(asked: Asked) -> tuple[Repository, RunLog]:
-    repository = open_repository(_hasty(asked.store))
+    repository = open_repository(_hasty(asked.store), asked.secret())
     return repository, repository.log(asked.config.run, life="doctor", clock=asked.clock, rng=asked.rng)
+
+
+def _encryption(asked: Asked) -> Line:
+    try:
+        repository, _ = _opened(asked)
+    except RepositoryMissing:
+        return verdict.encryption(None, asked.secret() is not None)
+    return verdict.encryption(repository.encrypted, asked.secret() is not None)
 
 
 def _dirty(asked: Asked) -> int:

@@ -83,6 +83,16 @@ def key(life: KeyLife, now: datetime) -> Line:
     return Line("key", "warn" if left < 24 * KEY_SOON_S else "ok", text, hint)
 
 
+def encryption(encrypted: bool | None, key: bool) -> Line:
+    """Whether the repository is encrypted (None: there is none yet), and the key here opens it, if there is one."""
+    if encrypted:
+        return Line("encryption", "ok", "AES-256-GCM; the key given here opens it")
+    if encrypted is None:
+        there = ", and a key for it is given here" if key else ""
+        return Line("encryption", "ok", f"`spotwarp init --encrypt` would make an encrypted repository{there}")
+    return Line("encryption", "ok", "none: whoever can read the store can read what is in it")
+
+
 def rate(rates: Rates | None, why: str = "") -> Line:
     """The measured rate; None, with the reason, where it could not be measured."""
     if rates is None:

@@ -31,6 +31,14 @@ def detect(env: Mapping[str, str], root: Path = Path("/")) -> Platform:
     return Platform(_cloud(env, root), grace_s, why, "SLURM_JOB_ID" in env)
 
 
+def marketplace(env: Mapping[str, str]) -> str:
+    """Whose machine this is where strangers rent theirs out; "" elsewhere, as far as the environment says."""
+    for variable, name in (("RUNPOD_POD_ID", "RunPod"), ("VAST_CONTAINERLABEL", "Vast.ai")):
+        if env.get(variable):
+            return name
+    return ""
+
+
 def _grace(env: Mapping[str, str], root: Path) -> tuple[float, str]:
     """The innermost one who ends us decides."""
     if env.get("SLURM_JOB_ID"):

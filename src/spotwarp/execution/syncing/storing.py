@@ -41,8 +41,7 @@ from spotwarp.persistence.prune import GRACE_S, prune
 from spotwarp.persistence.receipts import Verified
 from spotwarp.persistence.repository import Repository
 from spotwarp.persistence.runlog.log import RunLog
-from spotwarp.persistence.store.retrying import RetryingStore
-from spotwarp.persistence.store.single_writer import SingleWriterStore
+from spotwarp.persistence.store.retrying import Patient
 from spotwarp.persistence.telemetry import REQUESTS, Sample, TelemetryWriter
 
 AUTO_LEAST_S, AUTO_MOST_S, AUTO_SHARE = 15.0, 300.0, 0.1
@@ -120,7 +119,7 @@ class Storing:
         """The attempt is over: give up what still runs."""
         self._cancel.set()
         self._ended.set()
-        if isinstance(self._repository.store, RetryingStore):
+        if isinstance(self._repository.store, Patient):
             self._repository.store.cancel.set()
 
     def look(self, heart_error: str) -> None:
@@ -185,7 +184,7 @@ class Storing:
     def press_on(self) -> None:
         """The machine ends soon: keep no limit, and no pause that the store asks for; it may be longer than what is
         left. Also for what is under way."""
-        if isinstance(self._repository.store, RetryingStore | SingleWriterStore):
+        if isinstance(self._repository.store, Patient):
             self._repository.store.press_on()
 
     def cancel(self) -> None:

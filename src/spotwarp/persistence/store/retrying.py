@@ -12,7 +12,7 @@ import copy
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar, runtime_checkable
 
 from spotwarp.clock import Clock, Rng
 from spotwarp.errors import StoreUnavailable
@@ -98,6 +98,29 @@ class Pace:
         """The store obeyed."""
         with self._lock:
             self._gap_s = self._gap_s * 0.7 if self._gap_s > self.FIRST_S else 0.0
+
+
+@runtime_checkable
+class Patient(Protocol):
+    """A store that tries again, or a view of one."""
+
+    @property
+    def cancel(self) -> threading.Event:
+        """Once set, nothing waits any more."""
+        ...
+
+    @property
+    def limited(self) -> bool:
+        """Whether bulk is held to a limit of bandwidth."""
+        ...
+
+    def with_budget(self, seconds: float) -> Store:
+        """The same store, giving up after `seconds` of trying."""
+        ...
+
+    def press_on(self) -> None:
+        """Keep no pause that the store asks for, from now on."""
+        ...
 
 
 class RetryingStore:

@@ -6,6 +6,7 @@ mistakes and from nothing else: that there is only one writer is the user's prom
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 from spotwarp.errors import AlreadyExists, ObjectMissing
@@ -38,6 +39,11 @@ class SingleWriterStore:
     def usage(self) -> Usage | None:
         """See `RetryingStore`."""
         return usage_of(self._inner)
+
+    @property
+    def cancel(self) -> threading.Event:
+        """See `RetryingStore`."""
+        return self._inner.cancel if isinstance(self._inner, RetryingStore) else threading.Event()
 
     @property
     def url(self) -> str:

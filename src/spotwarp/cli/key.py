@@ -1,0 +1,182 @@
+"""`spotwarp key`: who can open an encrypted repository. No stored data is read or written anew."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from spotwarp.cli import render
+from spotwarp.cli.context import LOOK_BUDGET_S, connect, key_of, settings
+from spotwarp.cli.init import asked_for
+from spotwarp.clock import SystemClock, SystemRng
+from spotwarp.errors import UsageError, WrongKey
+
+if TYPE_CHECKING:
+    from spotwarp.persistence.encryption.keyring import Keyring, Opened
+    from spotwarp.persistence.encryption.secret import Secret
+
+NEW_VARIABLE = "SPOTWARP_NEW_KEY"
+_COPY = "Keep a copy of it elsewhere."
+
+app = typer.Typer(no_args_is_help=True, help="Say and change who can open an encrypted repository.")
+
+
+def register(into: typer.Typer) -> None:
+    """Add the verb with its own verbs."""
+    into.add_typer(app, name="key")
+
+
+@dataclass(frozen=True, slots=True)
+class _At:
+    """An encrypted repository, opened with the key given here."""
+
+    ring: Keyring
+    opened: Opened
+    workspace: Path
+
+
+def _open() -> _At:
+    from spotwarp.persistence.encryption.keyring import Keyring, open_keys
+    from spotwarp.persistence.repository import read_identity
+    from spotwarp.persistence.store.retrying import Patient
+
+    clock, rng = SystemClock(), SystemRng()
+    workspace, config = settings()
+    secret = key_of(config, workspace)
+    store = connect(config.remote_path, clock=clock, rng=rng, single_writer=config.single_writer, cwd=workspace)
+    if isinstance(store, Patient):
+        store = store.with_budget(LOOK_BUDGET_S)
+    identity, encrypted = read_identity(store)
+    if not encrypted:
+        raise WrongKey(
+            f"the repository at {store.url} is not encrypted: it has no keys",
+            hint="`spotwarp init --encrypt` makes an encrypted one, at another remote path.",
+        )
+    opened = open_keys(store, secret)
+    return _At(Keyring(store, clock=clock, rng=rng), opened.of(identity.id), workspace)
+
+
+def _new(at: _At, key_file: str | None) -> tuple[Secret, str]:
+    """The key that is to open the repository too, and words on where it is."""
+    from spotwarp.persistence.encryption.secret import chosen, place, read_or_make
+
+    variable = os.environ.pop(NEW_VARIABLE, "")
+    if key_file is not None:
+        path = place(key_file, at.workspace)
+        secret, made = read_or_make(path)
+        return secret, f"in {path}" + (f", which was made now. {_COPY}" if made else "")
+    if variable.strip():
+        return chosen(variable), f"in {NEW_VARIABLE}"
+    if not sys.stdin.isatty():
+        raise UsageError(
+            "there is no new key",
+            hint=f"--key-file FILE makes one; or set {NEW_VARIABLE} to a passphrase, or type one on a terminal.",
+        )
+    return asked_for(new=True), "the passphrase just typed"
+
+
+@app.command("list")
+def listed(as_json: bool = typer.Option(False, "--json", help="Print them as JSON.")) -> None:
+    """List the keys that open the repository; `*` is the one given here.
+
+    Examples:
+
+    spotwarp key list
+
+    spotwarp key list --json
+
+    Exit codes: 0, 12 not encrypted, or no or another key, 17 store unavailable.
+    """
+    at = _open()
+    found = at.ring.slots()
+    if as_json:
+        render.facts(
+            [{"id": s.id, "kind": s.kind, "created": s.created, "given": s.id == at.opened.slot} for s in found]
+        )
+        return
+    rows = [("*" if s.id == at.opened.slot else "", s.id, s.kind, s.created[:19].replace("T", " ")) for s in found]
+    render.table(("", "id", "kind", "since (UTC)"), rows)
+
+
+@app.command("add")
+def add(
+    key_file: str | None = typer.Option(None, "--key-file", help="A key file; it is made where it does not exist."),
+    as_json: bool = typer.Option(False, "--json", help="Print the new key's id as JSON."),
+) -> None:
+    """Let one more key open the repository: a passphrase (typed, or in SPOTWARP_NEW_KEY) or a key file.
+
+    Examples:
+
+    spotwarp key add
+
+    spotwarp key add --key-file ~/second.key
+
+    Exit codes: 0, 2 wrong usage, 12 not encrypted, or no or another key, 17 store unavailable.
+    """
+    at = _open()
+    secret, where = _new(at, key_file)
+    slot = at.ring.add(at.opened, secret)
+    if as_json:
+        render.facts({"id": slot.id, "kind": slot.kind})
+        return
+    render.line(f"key {slot.id} opens the repository too: {where}")
+
+
+@app.command("remove")
+def remove(
+    id: str = typer.Argument(..., metavar="ID", help="The key's id, as `spotwarp key list` has it."),
+    as_json: bool = typer.Option(False, "--json", help="Print the removed key's id as JSON."),
+) -> None:
+    """Let a key no longer open the repository. The one given here cannot be removed.
+
+    Nothing is encrypted anew: whoever has opened the repository with that key before, or has it and a copy of the
+    bucket's `keys/` of before, can still read all of it. Against that only a new repository helps.
+
+    Examples:
+
+    spotwarp key remove 1f2e3d4c
+
+    Exit codes: 0, 2 no such key or the one in use, 12 not encrypted, or no or another key, 17 store unavailable.
+    """
+    at = _open()
+    at.ring.remove(at.opened, id)
+    if as_json:
+        render.facts({"removed": id})
+        return
+    render.line(f"key {id} no longer opens the repository")
+    render.line(
+        "whoever has copied its wrapped form from the bucket, and has it, still can: no data was encrypted anew"
+    )
+
+
+@app.command("rotate")
+def rotate(
+    key_file: str | None = typer.Option(None, "--key-file", help="A key file; it is made where it does not exist."),
+    as_json: bool = typer.Option(False, "--json", help="Print the ids as JSON."),
+) -> None:
+    """Put a new key in the place of the one given here, in one step: a passphrase (typed, or in SPOTWARP_NEW_KEY) or a
+    key file.
+
+    Runs at work go on. Nothing is encrypted anew, as with `key remove`.
+
+    Examples:
+
+    spotwarp key rotate
+
+    spotwarp key rotate --key-file ~/new.key
+
+    Exit codes: 0, 2 wrong usage, 12 not encrypted, or no or another key, 17 store unavailable.
+    """
+    at = _open()
+    secret, where = _new(at, key_file)
+    slot = at.ring.rotate(at.opened, secret)
+    if as_json:
+        render.facts({"id": slot.id, "kind": slot.kind, "removed": at.opened.slot})
+        return
+    render.line(f"key {slot.id} opens the repository now: {where}; key {at.opened.slot} no longer does")
+    render.line("next: give it to this and every other machine (SPOTWARP_KEY, SPOTWARP_KEY_FILE or `key_file`)")
