@@ -5,8 +5,9 @@
     trailer    msgpack list of [digest, offset, stored, codec, raw, base], in the order of the blobs
     28 bytes   footer: trailer length (u32, little endian), blake3-128 of header and trailer, "SPWPEND\\n"
 
-The table makes a pack readable without its manifest. This module never codes, hashes or judges a blob's bytes, and it
-never touches a store but to read. Normative: docs/format.md.
+In an encrypted repository each blob and the trailer are boxes, bound to the pack, and a blob to its place in it. The
+table makes a pack readable without its manifest. This module never codes, hashes or judges a blob's bytes, and it never
+touches a store but to read. Normative: docs/format.md.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from typing import Final
 import msgspec
 
 from spotwarp.errors import CorruptObject
-from spotwarp.persistence.envelope import DIGEST_SIZE, HEADER_SIZE, Kind, check_header, digest, header
+from spotwarp.persistence.encryption.cipher import BOX_EXTRA, Box
+from spotwarp.persistence.encryption.sealed import box_for
+from spotwarp.persistence.envelope import DIGEST_SIZE, HEADER_SIZE, PLAIN, SEALED, Kind, check_header, digest, header
 from spotwarp.persistence.store.api import Buffer, Store
 
 TARGET: Final = 32 << 20
@@ -27,7 +30,8 @@ TARGET: Final = 32 << 20
 END: Final = b"SPWPEND\n"
 FOOTER_SIZE: Final = 4 + DIGEST_SIZE + len(END)
 
-_HEADER: Final = header(Kind.PACK)
+_TABLE: Final = b"table"
+_PLAIN: Final = header(Kind.PACK)
 _ROW_BOUND: Final = 1 + 2 * (2 + DIGEST_SIZE) + 4 * 9
 _LIST_BOUND: Final = 5
 _TAIL: Final = 64 << 10
@@ -57,6 +61,7 @@ class PackBuilder:
 
     def __init__(self, capacity: int = TARGET) -> None:
         self._buffer = mmap.mmap(-1, capacity)
+        self._scratch: bytearray = bytearray()
         self._rows: list[PackedBlob] = []
         self._size = 0
         self.reset()
@@ -76,7 +81,11 @@ class PackBuilder:
             if self._rows:
                 raise ValueError(f"{length} bytes do not fit: seal the pack first")
             self._buffer = mmap.mmap(-1, self._sealed_size(length))
-            self._buffer[:HEADER_SIZE] = _HEADER
+            self._buffer[:HEADER_SIZE] = _header(self._box)
+        if self._box is not None:  # what is closed on its way into the pack must not lie there
+            if length > len(self._scratch):
+                self._scratch = bytearray(length)
+            return memoryview(self._scratch)[:length]
         return memoryview(self._buffer)[self._size : self._size + length]
 
     def add(self, blob: bytes, codec: int, raw: int, *data: Buffer, base: bytes = b"") -> PackedBlob:
@@ -93,6 +102,11 @@ class PackBuilder:
 
     def keep(self, blob: bytes, codec: int, raw: int, stored: int, *, base: bytes = b"") -> PackedBlob:
         """As `add`, of the `stored` bytes that already lie in the last `space`: nothing is copied."""
+        if self._box is not None:
+            end = self._size + stored + BOX_EXTRA
+            with memoryview(self._scratch)[:stored] as data, memoryview(self._buffer)[self._size : end] as into:
+                self._box.close_into(data, blob_context(self._size), into)
+            stored += BOX_EXTRA
         row = PackedBlob(blob, self._size, stored, codec, raw, base)
         self._rows.append(row)
         self._size += stored
@@ -101,25 +115,42 @@ class PackBuilder:
     def seal(self) -> memoryview:
         """The whole object, a view of the buffer: it is valid until `reset`."""
         trailer = _encoder.encode(self._rows)
-        tail = trailer + footer(trailer)
+        if self._box is not None:
+            trailer = self._box.close(trailer, _TABLE)
+            self._scratch = bytearray()  # there are more packs under way than are being filled
+        tail = trailer + footer(trailer, _header(self._box))
         end = self._size + len(tail)
         self._buffer[self._size : end] = tail
         return memoryview(self._buffer)[:end]
 
-    def reset(self) -> None:
-        """Empty the pack; the views given out must have been released or be of no more interest."""
+    def reset(self, box: Box | None = None) -> None:
+        """Empty the pack; the views given out must have been released or be of no more interest.
+
+        `box` closes all that is added from now on; it is for the pack's key in the store.
+        """
         self._rows = []
-        self._buffer[:HEADER_SIZE] = _HEADER
+        self._box = box
+        self._buffer[:HEADER_SIZE] = _header(box)
         self._size = HEADER_SIZE
 
     def _sealed_size(self, length: int) -> int:
         """Upper bound in bytes of the object if a blob of `length` were added and the pack sealed."""
-        return self._size + length + _LIST_BOUND + _ROW_BOUND * (len(self._rows) + 1) + FOOTER_SIZE
+        boxes = 2 * BOX_EXTRA if self._box is not None else 0
+        return self._size + length + boxes + _LIST_BOUND + _ROW_BOUND * (len(self._rows) + 1) + FOOTER_SIZE
 
 
-def footer(trailer: bytes) -> bytes:
-    """The 28 bytes that follow `trailer`."""
-    return struct.pack("<I", len(trailer)) + digest(_HEADER, trailer) + END
+def _header(box: Box | None) -> bytes:
+    return header(Kind.PACK, encryption=PLAIN if box is None else SEALED)
+
+
+def blob_context(offset: int) -> bytes:
+    """What the box of the blob at `offset` of a pack is bound to, beside the pack."""
+    return b"blob" + struct.pack("<Q", offset)
+
+
+def footer(trailer: bytes, begins: bytes = _PLAIN) -> bytes:
+    """The 28 bytes that follow `trailer` in a pack that begins so."""
+    return struct.pack("<I", len(trailer)) + digest(begins, trailer) + END
 
 
 def read_trailer(store: Store, key: str, size: int) -> list[PackedBlob]:
@@ -137,10 +168,14 @@ def read_trailer(store: Store, key: str, size: int) -> list[PackedBlob]:
         tail = store.get_range(key, begin, size - begin)
         start = begin
     trailer = tail[begin - start : begin - start + length]
-    if tail[-FOOTER_SIZE:] != footer(trailer):
+    box = box_for(store, key)
+    if tail[-FOOTER_SIZE:] != footer(trailer, _header(box)):
         # Before it is called damage: a newer SpotWarp's header would explain it as well.
-        check_header(store.get_range(key, 0, HEADER_SIZE), Kind.PACK, f"pack {key}")
+        encryption = PLAIN if box is None else SEALED
+        check_header(store.get_range(key, 0, HEADER_SIZE), Kind.PACK, f"pack {key}", encryption=encryption)
         raise CorruptObject(f"pack {key} fails the hash of its table: it was damaged in the store or on the way")
+    if box is not None:
+        trailer = bytes(box.open(trailer, _TABLE, f"the table of pack {key}"))
     return _rows(trailer, key, begin)
 
 

@@ -13,9 +13,12 @@ from dataclasses import dataclass, replace
 from typing import BinaryIO, Final, TypeVar
 
 from spotwarp.errors import CorruptObject, ObjectMissing, UnsupportedFormat
+from spotwarp.persistence.encryption.cipher import Box
+from spotwarp.persistence.encryption.sealed import box_for
 from spotwarp.persistence.envelope import digest
 from spotwarp.persistence.layout import pack_key
 from spotwarp.persistence.manifest import NO_BASE, Blob, Entry, Manifest, PackRef
+from spotwarp.persistence.pack import blob_context
 from spotwarp.persistence.store.api import Buffer, Store
 
 READ_SIZE: Final = 8 << 20
@@ -172,6 +175,7 @@ def decoded(
         data = memoryview(store.get_range(key, read.start, read.length))
     except CorruptObject:  # too short for the whole read; some of its blobs may still be there
         data = None
+    box = box_for(store, key)
     for index in read.blobs:
         blob = blobs[index]
         start = blob.offset - read.start
@@ -180,7 +184,7 @@ def decoded(
             damaged = f"{_where(blob, key)}: what it is coded against is damaged: {base.message}"
             yield index, type(base)(damaged, hint=base.hint)
             continue
-        result = _verified(blob, data[start : start + blob.stored], key, base) if data is not None else None
+        result = _verified(blob, data[start : start + blob.stored], key, base, box) if data is not None else None
         if result is None or isinstance(result, CorruptObject):
             result = _read_alone(store, key, blob, base)
         yield index, result
@@ -217,7 +221,8 @@ def _key(pack: PackRef) -> str:
 
 def _read_alone(store: Store, key: str, blob: Blob, base: Buffer | None) -> Buffer | Unreadable:
     try:
-        return _verified(blob, memoryview(store.get_range(key, blob.offset, blob.stored)), key, base)
+        data = memoryview(store.get_range(key, blob.offset, blob.stored))
+        return _verified(blob, data, key, base, box_for(store, key))
     except CorruptObject as error:
         return error
 
@@ -226,13 +231,15 @@ def _where(blob: Blob, key: str) -> str:
     return f"{key}, bytes {blob.offset} to {blob.offset + blob.stored}"
 
 
-def _verified(blob: Blob, coded: memoryview, key: str, base: Buffer | None) -> Buffer | Unreadable:
+def _verified(blob: Blob, coded: memoryview, key: str, base: Buffer | None, box: Box | None) -> Buffer | Unreadable:
     from spotwarp.persistence import codec
 
     where = _where(blob, key)
     if blob.raw > MAX_RAW:
         return CorruptObject(f"{where}: announces {blob.raw} bytes")
     try:
+        if box is not None:
+            coded = memoryview(box.open(coded, blob_context(blob.offset), "a blob"))
         data = codec.decode(blob.codec, coded, blob.raw, base)
     except CorruptObject as error:
         return CorruptObject(f"{where}: {error.message}")

@@ -26,13 +26,13 @@ from spotwarp.persistence.backup.live import BigContent, pread_into
 from spotwarp.persistence.backup.plan import BUNDLE, REST
 from spotwarp.persistence.content import HOLE
 from spotwarp.persistence.cuts import CHUNK
+from spotwarp.persistence.encryption.sealed import box_for
 from spotwarp.persistence.envelope import digest
 from spotwarp.persistence.index import Index
 from spotwarp.persistence.layout import new_object_id, pack_key
 from spotwarp.persistence.pack import PackBuilder
 from spotwarp.persistence.store.api import Store
-from spotwarp.persistence.store.retrying import RetryingStore
-from spotwarp.persistence.store.single_writer import SingleWriterStore
+from spotwarp.persistence.store.retrying import Patient
 
 _TELLING: Final = 1 << 20
 """So many bytes say how fast the link is; what fewer take is the time of a request, not of its bytes."""
@@ -64,7 +64,7 @@ class Uploads:
         self._futures: list[Future[None]] = []
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor
-        self._limited = isinstance(store, RetryingStore | SingleWriterStore) and store.limited
+        self._limited = isinstance(store, Patient) and store.limited
         """What was sent so far then tells of the limit, not of the link; before a cut there is no limit."""
         self._began: float | None = None
         self._under_way = 0
@@ -117,7 +117,10 @@ class Uploads:
             if (builder := self._lanes.take(_POLL_SECONDS)) is None:
                 continue
             with self._lock:
-                return builder, self._index.new_pack(self._run, new_object_id(self._generation, self._rng))
+                name = new_object_id(self._generation, self._rng)
+                number = self._index.new_pack(self._run, name)
+            builder.reset(box_for(self._store, pack_key(self._run, name)))
+            return builder, number
 
     def put(self, builder: PackBuilder, number: int) -> None:
         """Have the full pack put; its buffer is free again afterwards."""
