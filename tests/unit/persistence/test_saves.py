@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spotwarp.persistence.backup.saves import Saves
+from spotwarp.persistence.backup.saves import KEY_SAVES, Saves, keys
 from spotwarp.persistence.content import SMALL
-from spotwarp.persistence.manifest import DIRECTORY, FILE, CheckpointFact, Entry, Manifest
+from spotwarp.persistence.manifest import DIRECTORY, FILE, NO_BASE, Blob, CheckpointFact, Entry, Extent, Manifest
 
 
 def snapshot(paths: list[str], *, facts: dict[str, int] | None = None, size: int = SMALL) -> Manifest:
@@ -121,6 +121,27 @@ def test_many_saves_of_one_kind_are_not_all_remembered() -> None:
     found = earlier_of("frames/step_900000.bin", paths)
     assert 6 <= len(found) <= 12
     assert found == paths[: -len(found) - 1 : -1]
+
+
+def save(name: str, *blobs: int) -> Entry:
+    extents = tuple(Extent(n * SMALL, SMALL, blob, 0) for n, blob in enumerate(blobs))
+    return Entry(name.encode(), FILE, 0o644, 0, SMALL * len(blobs), extents)
+
+
+def blob(base: int = NO_BASE) -> Blob:
+    return Blob(0, 0, 1, 0 if base == NO_BASE else 3, SMALL, b"d" * 16, base)
+
+
+def test_a_save_that_serves_enough_others_serves_no_more() -> None:
+    blobs = [blob(), blob(), *[one for _ in range(KEY_SAVES) for one in (blob(0), blob())]]
+    key, *later = [save(f"step_{n}", 2 * n, 2 * n + 1) for n in range(KEY_SAVES + 1)]
+    assert keys([*later[:-1][::-1], key], blobs) == [*later[:-1][::-1], key]
+    assert keys([*later[::-1], key], blobs) == later[::-1]
+
+
+def test_what_stands_by_itself_or_shares_a_piece_serves_nobody() -> None:
+    saves = [save(f"step_{n}", n, 9) for n in range(8)]
+    assert keys(saves, [blob() for _ in range(10)]) == saves
 
 
 PARTS = st.sampled_from(

@@ -21,6 +21,7 @@ from spotwarp.persistence import codec
 from spotwarp.persistence.backup.live import open_file, pread_into
 from spotwarp.persistence.backup.pages import FilePages, Pages
 from spotwarp.persistence.backup.plan import REST, BigFile
+from spotwarp.persistence.backup.saves import Saves, keys
 from spotwarp.persistence.beneath import Tree
 from spotwarp.persistence.cuts import CHUNK, Cuts, cuts, lined_up
 from spotwarp.persistence.envelope import digest
@@ -31,8 +32,6 @@ from spotwarp.persistence.table import Cursor
 Mode = Literal["raw", "planes", "delta"]
 """What numbers are coded as: not at all, in planes, or as the difference to an earlier save where that is smaller."""
 
-KEY_SAVES: Final = 4
-"""A save that others are coded against serves so many later ones at most; then comes one that stands by itself."""
 _APPENDS: Final = 64
 """Pieces in one chunk's worth of an appended file; at so many they become one."""
 
@@ -63,6 +62,7 @@ class Coding:
         """`level` is zstd's; `pages` is the cache of page fingerprints, without which pages are never told apart."""
         self.base, self.mode, self.level, self.pages = base, mode, level, pages
         self._entries = Cursor(tabled(base.entries)) if base is not None else None
+        self._saves = Saves(base)
 
     def of(self, tree: Tree, job: BigFile) -> FileCoding:
         """How a file is coded. For one thread."""
@@ -72,8 +72,10 @@ class Coding:
         return FileCoding(self, tree, job.file.path, before, pages)
 
     def earlier(self, path: bytes) -> Sequence[Entry]:
-        """The same file in earlier saves, the newest first. For one thread."""
-        return ()
+        """The same file in earlier saves that this one may be coded against, the newest first. For one thread."""
+        if self.mode != "delta" or self.base is None:
+            return ()
+        return keys(self._saves.earlier(path), self.base.blobs)
 
 
 class FileCoding:

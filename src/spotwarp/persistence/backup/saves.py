@@ -13,11 +13,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from spotwarp.persistence.content import SMALL
-from spotwarp.persistence.manifest import FILE, Entry, Manifest, tabled
+from spotwarp.persistence.manifest import FILE, Blob, Entry, Manifest, tabled
 from spotwarp.persistence.table import Cursor
 
 _ANY: Final = b"\0"
 """Stands for a number that may differ; no path has it."""
+KEY_SAVES: Final = 4
+"""A save that others are coded against serves so many later ones at most; then comes one that stands by itself."""
 _KEPT: Final = 6
 """So many earlier saves are remembered at least."""
 _SAVES: Final = frozenset((b"checkpoint", b"checkpoints", b"ckpt", b"ckpts"))
@@ -126,6 +128,21 @@ class Saves:
                 found = bare
             roles.append(found)
         return roles
+
+
+def keys(saves: Sequence[Entry], blobs: Sequence[Blob]) -> list[Entry]:
+    """Those of a file's `saves` that one more may be coded against: they do not serve `KEY_SAVES` already.
+
+    Saves that are gone from the snapshot do not count: what they needed may be gone with them.
+    """
+    owner = {extent.blob: number for number, save in enumerate(saves) for extent in save.extents}
+    served: list[set[int]] = [set() for _ in saves]
+    for number, save in enumerate(saves):
+        for extent in save.extents:
+            key = owner.get(blobs[extent.blob].base, number)
+            if key != number:
+                served[key].add(number)
+    return [save for save, others in zip(saves, served, strict=True) if len(others) < KEY_SAVES]
 
 
 def _without_steps(name: bytes) -> bytes:
