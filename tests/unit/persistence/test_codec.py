@@ -7,13 +7,26 @@ import struct
 import threading
 from typing import Any
 
+import numpy as np
 import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
 from spotwarp.errors import CorruptObject, UnsupportedFormat
-from spotwarp.persistence.codec import RAW, ZSTD, decode, encode
+from spotwarp.persistence.codec import (
+    DELTA,
+    PAGE,
+    PATCH,
+    PLANES,
+    RAW,
+    ZSTD,
+    decode,
+    encode,
+    encode_patch,
+    fingerprints,
+    needs_base,
+)
 
 MIB = 1 << 20
 
@@ -43,7 +56,7 @@ def test_what_shrinks_at_the_start_or_in_the_middle_is_coded(at: int) -> None:
     data = bytearray(os.urandom(2 * MIB))
     data[at : at + MIB] = bytes(MIB)
     codec, coded = coded_as(data, level=1)
-    assert codec == ZSTD
+    assert codec != RAW
     assert len(coded) < 1.1 * MIB
     assert bytes(decode(codec, coded, len(data))) == data
 
@@ -53,11 +66,106 @@ def test_a_promising_start_does_not_buy_a_poor_whole() -> None:
     assert encode(data, level=1)[0] == RAW
 
 
-def test_weights_shrink() -> None:
-    data = b"".join(struct.pack("<f", 0.01 * (k * 2654435761 % 1000 - 500)) for k in range(MIB // 4))
+@pytest.mark.parametrize(
+    ("kind", "said", "most"), [("<f4", 4, 0.87), ("<f4", 0, 0.87), ("<f2", 2, 0.87), ("<f8", 0, 0.9)]
+)
+def test_weights_are_coded_in_planes(kind: str, said: int, most: float) -> None:
+    data = (np.random.default_rng(1).standard_normal(MIB // 4) * 0.02).astype(kind).tobytes()
+    codec, coded = coded_as(data, level=1, width=said)
+    assert codec == PLANES
+    assert len(coded) < most * len(data)
+
+
+def test_a_float_of_sixteen_bits_is_told_from_one_of_thirty_two() -> None:
+    wide = (np.random.default_rng(1).standard_normal(MIB // 4) * 0.02).astype("<f4")
+    half = (wide.view("<u4") >> 16).astype("<u2")
+    assert [coded_as(data.tobytes(), level=1)[1][0] for data in (wide, half)] == [4, 2]
+
+
+def test_text_goes_to_zstd_also_as_a_tensor_of_bytes() -> None:
+    words = [struct.pack("<Q", k * 0x9E3779B97F4A7C15 % 2**64).hex()[: 3 + k % 9].encode() for k in range(500)]
+    data = b" ".join(words[k] for k in np.random.default_rng(1).zipf(1.3, 50_000) % 500)
+    for width in (0, 1):
+        codec, coded = coded_as(data, level=1, width=width)
+        assert codec == ZSTD
+        assert len(coded) < 0.5 * len(data)
+
+
+@pytest.mark.parametrize("width", [0, 1, 2, 4, 8])
+def test_what_is_constant_takes_next_to_nothing(width: int) -> None:
+    for data in (bytes(4 * MIB), struct.pack("<d", 1.5) * (MIB // 2)):
+        codec, coded = coded_as(data, level=1, width=width)
+        assert len(coded) < 2000
+        assert decode(codec, coded, len(data)) == data
+
+
+@pytest.mark.parametrize(("kind", "width"), [("<f2", 2), ("<f4", 4), ("<f8", 8), ("i1", 1)])
+def test_a_save_that_moved_little_is_coded_as_differences(kind: str, width: int) -> None:
+    rng = np.random.default_rng(1)
+    before = (rng.standard_normal(MIB // width) * 40).astype(kind)
+    after = (before + rng.integers(-1, 2, len(before)) * (0 if kind == "i1" else 1e-4)).astype(kind)
+    after[::50] += np.ones((), kind)
+    base, data = before.tobytes(), after.tobytes()
+    plain = coded_as(data, level=1, width=width)[1]
+    for said in (width, 0):
+        codec, coded = coded_as(data, level=1, width=said, base=base)
+        assert codec == DELTA
+        assert needs_base(codec)
+        assert len(coded) < 0.95 * len(plain)
+        assert decode(codec, coded, len(data), base) == data
+
+
+def test_a_base_that_has_nothing_to_do_with_it_is_not_used() -> None:
+    one, other = ((np.random.default_rng(n).standard_normal(MIB // 4)).astype("<f4").tobytes() for n in (1, 2))
+    assert coded_as(one, level=1, width=4, base=other)[0] == PLANES
+    with pytest.raises(ValueError, match="length"):
+        encode(one, level=1, base=other[:-1])
+    codec, coded = coded_as(one, level=1, width=4, base=one[:-4] + bytes(4))
+    assert codec == DELTA
+    for base in (None, one[:-1], one + b"x"):
+        with pytest.raises(CorruptObject):
+            decode(codec, coded, len(one), base)
+
+
+def test_pieces_lie_elsewhere_than_the_data() -> None:
+    """A pack's next place holds the data when the pieces are put there."""
+    rng = np.random.default_rng(1)
+    data = bytearray((rng.standard_normal(MIB // 4) * 0.02).astype("<f4").tobytes() + b"odd")
+    base = bytes(data[:100]) + bytes(len(data) - 100)
+    for kwargs in ({"width": 4}, {"width": 4, "base": bytes(data[:-4]) + bytes(4)}, {"width": 8, "base": base}):
+        kept = bytes(data)
+        codec, pieces = encode(data, level=1, **kwargs)
+        assert codec != RAW
+        data[:] = bytes(len(data))
+        assert decode(codec, b"".join(pieces), len(data), kwargs.get("base")) == kept
+        data[:] = kept
+
+
+def test_what_is_decoded_lies_where_it_shall() -> None:
+    data = (np.random.default_rng(1).standard_normal(MIB // 4) * 0.02).astype("<f4").tobytes()
     codec, coded = coded_as(data, level=1)
-    assert codec == ZSTD
-    assert len(coded) < 0.95 * len(data)
+    out = bytearray(len(data))
+    decode(codec, coded, len(data), out=memoryview(out))
+    assert out == data
+
+
+def test_a_patch_holds_the_pages_that_changed() -> None:
+    old = os.urandom(100 * PAGE)
+    new = old[: 3 * PAGE] + os.urandom(PAGE) + old[4 * PAGE :] + b"appended"
+    pieces = encode_patch(new, fingerprints(new), fingerprints(old), len(old), level=1)
+    assert pieces is not None
+    coded = b"".join(pieces)
+    assert len(coded) == 1 + 13 + PAGE + 8
+    assert decode(PATCH, coded, len(new), old) == new
+    with pytest.raises(CorruptObject):
+        decode(PATCH, coded, len(new), old[: 50 * PAGE])
+
+
+def test_a_patch_of_more_than_a_quarter_is_none() -> None:
+    old = os.urandom(100 * PAGE)
+    for pages, gain in ((25, True), (26, False)):
+        new = bytes(pages * PAGE) + old[pages * PAGE :]
+        assert (encode_patch(new, fingerprints(new), fingerprints(old), len(old), level=1) is not None) == gain
 
 
 def test_an_unknown_codec_asks_for_an_upgrade() -> None:

@@ -1,4 +1,4 @@
-"""Codec 1: one zstd frame, where a probe says that it pays.
+"""Codec 1: one zstd frame.
 
 Never trusts the length that a frame announces beyond the bound it is given.
 """
@@ -14,7 +14,6 @@ from spotwarp.persistence.store.api import Buffer
 if TYPE_CHECKING:
     import zstandard
 
-_PROBE: Final = 64 << 10
 WORTH: Final = 0.95
 """Coding must save more than 5 %: a decoder's time at the worst moment, the resume, is the price."""
 
@@ -30,17 +29,14 @@ class _PerThread(threading.local):
 _mine = _PerThread()
 
 
-def encode(data: Buffer, level: int) -> Buffer | None:
+def encode(data: Buffer, level: int) -> bytes | None:
     """`data` in a frame of zstd `level`; None when that does not pay."""
-    view = memoryview(data)
-    if not _probably_pays(view):
-        return None
-    coded = compressor(level).compress(view)
-    return coded if len(coded) <= view.nbytes * WORTH else None
+    coded = compressor(level).compress(data)
+    return coded if len(coded) <= memoryview(data).nbytes * WORTH else None
 
 
 def decode(data: Buffer, raw_length: int) -> bytes:
-    """The `raw_length` bytes in the frame `data`. Raises `CorruptObject`."""
+    """The `raw_length` bytes in the frame `data`. Raises `CorruptObject`; never allocates more than `raw_length`."""
     import zstandard
 
     if _mine.decompressor is None:
@@ -65,13 +61,3 @@ def compressor(level: int) -> zstandard.ZstdCompressor:
 
         found = _mine.compressors[level] = zstandard.ZstdCompressor(level=level)
     return found
-
-
-def _probably_pays(view: memoryview) -> bool:
-    """Whether 64 KiB of the middle, or of the start (headers and text may hide the rest), shrink enough."""
-    size = view.nbytes
-    if size <= 2 * _PROBE:
-        return size > 0
-    middle = size // 2
-    probes = (view[middle : middle + _PROBE], view[:_PROBE])
-    return any(len(compressor(1).compress(probe)) <= _PROBE * WORTH for probe in probes)
