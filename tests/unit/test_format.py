@@ -12,17 +12,21 @@ import struct
 import sys
 import tempfile
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 import zstandard
 from blake3 import blake3
 
 from spotwarp.errors import SpotWarpError
-from spotwarp.persistence import layout
+from spotwarp.persistence import codec, layout
 from spotwarp.persistence.backup import BackupOptions, backup
+from spotwarp.persistence.codec import planes
+from spotwarp.persistence.codec.planes import Plan
 from spotwarp.persistence.envelope import Kind, unseal
 from spotwarp.persistence.excludes import Excludes
 from spotwarp.persistence.manifest import decode as decode_manifest
@@ -37,6 +41,7 @@ from spotwarp.testing.stores import MemoryStore
 
 PAGE = Path(__file__).parents[2] / "docs" / "format.md"
 LIFE = "00112233445566ff"
+_CODED = "<!-- coded examples -->"
 
 
 class _StillClock:
@@ -118,6 +123,10 @@ def rendered(objects: dict[str, bytes]) -> str:
 def documented() -> dict[str, bytes]:
     """The objects as the page shows them."""
     section = PAGE.read_text().partition("## 9. Worked example")[2]
+    return _shown(section)
+
+
+def _shown(section: str) -> dict[str, bytes]:
     found = re.findall(r"^`([^`\n]+)`\n\n((?:    [0-9a-f]+\n)+)", section, re.MULTILINE)
     return {key: bytes.fromhex("".join(text.split())) for key, text in found}
 
@@ -176,14 +185,99 @@ def _file(pack: bytes, blob: list[Any], inner: int, length: int) -> bytes:
     trailer = pack[-28 - trailer_size : -28]
     assert end == b"SPWPEND\n"
     assert trailer_digest == _b3(pack[:8] + trailer)
-    _, offset, stored, codec, raw, digest, base = blob
+    _, offset, stored, number, raw, digest, base = blob
     assert base == -1
-    assert [digest, offset, stored, codec, raw, b""] in msgspec.msgpack.decode(trailer)
+    assert [digest, offset, stored, number, raw, b""] in msgspec.msgpack.decode(trailer)
     coded = pack[offset : offset + stored]
-    data = coded if codec == 0 else zstandard.ZstdDecompressor().decompress(coded)
+    data = _decoded(number, coded, raw, b"")
     assert len(data) == raw
     assert _b3(data) == digest
     return data[inner : inner + length]
+
+
+# ---- codecs, section 6 ---------------------------------------------------------------------------------------------
+
+K = np.arange(64)
+CODED: dict[str, tuple[int, bytes, bytes]] = {
+    "planes": (2, (1 + K / 2**20).astype("<f4").tobytes() + b"\1\2", b""),
+    "differences": (3, (1000 * K + K % 3 - 1).astype("<u2").tobytes(), (1000 * K).astype("<u2").tobytes()),
+    "patch": (4, bytes(4096) + b"a" * 4096 + bytes(31808), bytes(38000)),
+}
+"""The examples: codec, decoded bytes, the base's."""
+
+
+def written_codecs() -> dict[str, bytes]:
+    """What the code writes for them."""
+    _, planed, _ = CODED["planes"]
+    _, new, old = CODED["differences"]
+    _, after, before = CODED["patch"]
+    bytes_of = partial(np.frombuffer, dtype=np.uint8)
+    prints = codec.fingerprints(after), codec.fingerprints(before)
+    pieces = {
+        "planes": planes.encode(bytes_of(planed), Plan(4, (True, True, False, False), 2, 0.0)),
+        "differences": planes.encode(bytes_of(new), Plan(2, (True, True), 0, 0.0), bytes_of(old)),
+        "patch": codec.encode_patch(after, *prints, len(before), level=1),
+    }
+    return {name: b"".join(found or ()) for name, found in pieces.items()}
+
+
+def documented_codecs() -> dict[str, bytes]:
+    return _shown(PAGE.read_text().partition(_CODED)[2].partition("## 7.")[0])
+
+
+def test_the_page_shows_how_the_code_codes() -> None:
+    assert documented_codecs() == written_codecs()
+
+
+@pytest.mark.parametrize("name", CODED)
+def test_a_codec_decodes_by_what_the_page_says(name: str) -> None:
+    number, expected, base = CODED[name]
+    coded = documented_codecs()[name]
+    assert _decoded(number, coded, len(expected), base) == expected
+    assert bytes(codec.decode(number, coded, len(expected), base)) == expected
+
+
+def _decoded(number: int, coded: bytes, raw: int, base: bytes) -> bytes:
+    if number == 0:
+        return coded
+    if number == 1:
+        return zstandard.ZstdDecompressor().decompress(coded)
+    return _patched(coded, raw, base) if number == 4 else _from_planes(coded, raw, base if number == 3 else None)
+
+
+def _from_planes(coded: bytes, raw: int, base: bytes | None) -> bytes:
+    width, low = coded[0], coded[1]
+    n, at = raw // width, 2 + 4 * (width - low)
+    elements = np.zeros((n, width), np.uint8)
+    for plane, length in enumerate(struct.unpack_from(f"<{width - low}I", coded, 2)):
+        part = coded[at : at + (length or n)]
+        at += len(part)
+        elements[:, width - 1 - plane] = list(_decoded(1, part, n, b"") if length else part)
+    elements[:, :low] = np.frombuffer(coded, np.uint8, n * low, at).reshape(n, low)
+    at += n * low
+    assert len(coded) == at + raw % width
+    if base is None:
+        return elements.tobytes() + coded[at:]
+    zs = [int.from_bytes(row.tobytes(), "little") for row in elements]
+    bs = [int.from_bytes(base[k : k + width], "little") for k in range(0, n * width, width)]
+    numbers = [(b + (z // 2 if z % 2 == 0 else ~(z // 2))) % 2 ** (8 * width) for z, b in zip(zs, bs, strict=True)]
+    return b"".join(number.to_bytes(width, "little") for number in numbers) + coded[at:]
+
+
+def _patched(coded: bytes, raw: int, base: bytes) -> bytes:
+    count = -(-raw // 4096)
+    start = 1 + -(-count // 8)
+    stored = [k for k in range(count) if coded[1 + k // 8] >> k % 8 & 1]
+    lengths = {k: min(4096, raw - 4096 * k) for k in range(count)}
+    pages = _decoded(coded[0], coded[start:], sum(lengths[k] for k in stored), b"")
+    result = []
+    for k in range(count):
+        source, pages = (pages[: lengths[k]], pages[lengths[k] :]) if k in stored else (base[4096 * k :], pages)
+        result.append(source[: lengths[k]])
+    return b"".join(result)
+
+
+# ---- damage --------------------------------------------------------------------------------------------------------
 
 
 def test_a_flip_of_any_byte_is_noticed() -> None:
@@ -217,9 +311,12 @@ def _read(key: str, data: bytes) -> None:
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as scratch:
         text = rendered(written(Path(scratch)))
+    coded = rendered(written_codecs())
     if "--write" in sys.argv:
         page = PAGE.read_text()
+        head, mark, rest = page.partition(_CODED)
+        page = f"{head}{mark}\n\n{coded}\n## 7.{rest.partition('## 7.')[2]}"
         head, mark, _ = page.partition("<!-- example -->")
         PAGE.write_text(head + mark + "\n\n" + text)
     else:
-        sys.stdout.write(text)
+        sys.stdout.write(coded + "\n" + text)

@@ -155,20 +155,3 @@ _Decoder = Callable[[Buffer, int, Buffer | None, memoryview | None], Buffer]
 _DECODERS: Final[Mapping[int, _Decoder]] = MappingProxyType(
     {RAW: _decode_raw, ZSTD: _decode_zstd, PLANES: _decode_planes, DELTA: _decode_delta, PATCH: _decode_patch}
 )
-
-PATCH: Final = 4
-
-
-def needs_base(codec: int) -> bool:
-    """Whether blobs of this codec decode only with the bytes of another one."""
-    return codec > ZSTD
-
-
-def fingerprints(data: Buffer) -> bytes:
-    """16 bytes for each page of `data`."""
-    return b""
-
-
-def encode_patch(data: Buffer, new: bytes, old: bytes, old_length: int, *, level: int) -> Sequence[Buffer] | None:
-    """`data` as a patch of a base that had `old_length` bytes, or None where it would be no gain."""
-    return None
