@@ -713,4 +713,4 @@ def test_memory_does_not_grow_with_the_workspace(work: Path, tmp_path: Path) -> 
     ran = subprocess.run([sys.executable, "-c", CHILD, work, tmp_path / "store"], capture_output=True, check=True)
     read, peak = map(int, ran.stdout.split())
     assert read == 1 << 30
-    assert peak < 250 * MIB
+    assert peak < 280 * MIB
