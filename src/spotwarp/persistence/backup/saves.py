@@ -56,6 +56,8 @@ class Saves:
         """Roles of checkpoint directories whose names would not tell."""
         self._saves: dict[bytes, dict[bytes, _Rank]] | None = None
         """By role, the paths of the saves up to where the role ends."""
+        self._last = b"", b"", b"", b""
+        """The directory of the path before this one, and what it came to."""
 
     def earlier(self, path: bytes) -> list[Entry]:
         """The files that `path` was in other saves, the newest first."""
@@ -107,15 +109,21 @@ class Saves:
 
         Both are empty when there is none.
         """
-        *directories, name = path.split(b"/")
-        roles = self._roles(directories)
-        depth = max((n + 1 for n, part in enumerate(directories) if part != roles[n]), default=0)
+        directory, slash, name = path.rpartition(b"/")
+        if directory != self._last[0]:  # paths come in order
+            self._last = directory, *self._directory(directory)
+        _, whole, role, save = self._last
         found = _without_steps(name)
-        if found == name and not depth:
+        if found == name and not role:
             found = _single(name)
-        if found != name:
-            return b"/".join((*roles, found)), path
-        return b"/".join(roles[:depth]), b"/".join(directories[:depth])
+        return (whole + slash + found, path) if found != name else (role, save)
+
+    def _directory(self, directory: bytes) -> tuple[bytes, bytes, bytes]:
+        """The directory without the numbers that may differ; and its role, as of a path."""
+        parts = directory.split(b"/")
+        roles = self._roles(parts)
+        depth = max((n + 1 for n, part in enumerate(parts) if part != roles[n]), default=0)
+        return b"/".join(roles), b"/".join(roles[:depth]), b"/".join(parts[:depth])
 
     def _roles(self, directories: Sequence[bytes]) -> list[bytes]:
         """The names of directories, each in the one before, without the numbers that may differ."""
