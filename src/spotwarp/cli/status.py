@@ -14,6 +14,7 @@ import typer
 
 from spotwarp.cli import render
 from spotwarp.cli.context import Context, enter, settings
+from spotwarp.cli.cost import found_cost
 from spotwarp.errors import (
     CorruptObject,
     PlatformUnsupported,
@@ -44,6 +45,9 @@ def register(app: typer.Typer) -> None:
 
 def status(
     run_name: str | None = typer.Argument(None, metavar="[RUN]", help="A run; the config's when left out."),
+    with_cost: bool = typer.Option(
+        False, "--cost", help="Also what it costs at its store: a month, requests, one restore. Lists the run."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print the facts as JSON."),
 ) -> int:
     """Say how the run stands: who has it, what is at risk now, what it would resume from.
@@ -57,6 +61,8 @@ def status(
 
     spotwarp status --json
 
+    spotwarp status --cost
+
     Exit codes: 0, 1 the backup is failing now, or its machine is silent or its process has ended, 10 no such run, 17
     store unavailable (then what this machine knows is shown).
     """
@@ -64,6 +70,7 @@ def status(
         opened = enter(run_name, budget_s=STATUS_BUDGET_S)
         local = _asked_here(opened.workspace)
         seen = _with_local(_view(opened), local)
+        bill = found_cost(opened) if with_cost else None
     except (StoreError, WrongKey) as error:
         return _without_store(error, *settings(run_name), as_json=as_json)
     failing = 1 if seen.errors or seen.lacking or seen.gone or (seen.state == "silent" and not seen.readonly) else 0
@@ -75,6 +82,7 @@ def status(
                 "encrypted": opened.repository.encrypted,
                 "downloadable": [{**asdict(p), "exclude": p.exclude} for p in parts],
                 "here": _here(local),
+                **({"cost": bill.facts()} if bill else {}),
             }
         )
         return failing
@@ -90,6 +98,7 @@ def status(
             ("resumes from", _resumes(seen)),
             *_more(seen),
             *([("encrypted", "yes")] if opened.repository.encrypted else []),
+            *(bill.rows() if bill else ()),
             *[("stored too", f"{p.path}: {p.kind}, {human_bytes(p.bytes)}   {p.exclude}") for p in parts],
         ]
     )

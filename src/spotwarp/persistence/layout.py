@@ -34,6 +34,11 @@ def run_prefix(run: str) -> str:
     return f"{RUNS}/{run}"
 
 
+def log_prefix(run: str) -> str:
+    """All entries of a run's log."""
+    return f"{RUNS}/{run}/log"
+
+
 def log_key(run: str, n: int) -> str:
     """Entry `n` of a run's log; the first is 1."""
     return f"{RUNS}/{run}/log/{n:010d}"
@@ -62,6 +67,11 @@ def manifests_prefix(run: str) -> str:
 def manifest_key(run: str, manifest: str) -> str:
     """One manifest; `manifest` is `<generation>-<random>`."""
     return f"{RUNS}/{run}/manifests/{manifest}"
+
+
+def beats_prefix(run: str) -> str:
+    """All heartbeats of a run."""
+    return f"{RUNS}/{run}/beats"
 
 
 def beat_key(run: str, life: str) -> str:

@@ -7,7 +7,6 @@ They live beside the log and never decide anything.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 import msgspec
 
@@ -26,10 +25,6 @@ MOST_SAMPLES = 600
 """Kept while the store cannot be reached; the oldest go first."""
 
 
-REQUESTS: Final = ("puts", "gets", "lists", "deletes", "sent", "got")
-"""What a sample says of the requests of its attempt so far; see `store.metered`."""
-
-
 class Sample(msgspec.Struct, frozen=True, omit_defaults=True):
     """One moment. Seconds and bytes."""
 
@@ -42,6 +37,7 @@ class Sample(msgspec.Struct, frozen=True, omit_defaults=True):
     stored_bytes: int = 0
     error: str = ""
     up_bytes_s: float | None = None
+    """What uploads reach; and the requests of this attempt so far, as in `store.metered`."""
     puts: int = 0
     gets: int = 0
     lists: int = 0

@@ -41,8 +41,9 @@ from spotwarp.persistence.prune import GRACE_S, prune
 from spotwarp.persistence.receipts import Verified
 from spotwarp.persistence.repository import Repository
 from spotwarp.persistence.runlog.log import RunLog
+from spotwarp.persistence.store.metered import CHARGED, charged
 from spotwarp.persistence.store.retrying import Patient
-from spotwarp.persistence.telemetry import REQUESTS, Sample, TelemetryWriter
+from spotwarp.persistence.telemetry import Sample, TelemetryWriter
 
 AUTO_LEAST_S, AUTO_MOST_S, AUTO_SHARE = 15.0, 300.0, 0.1
 PRUNE_EVERY_S = 600.0
@@ -362,13 +363,7 @@ class Storing:
             "step": best.step if best else None,
             "loss": best.loss if best else None,
             **self._syncer.measuring.facts(),
-            **self._requests(),
         }
-
-    def _requests(self) -> dict[str, int]:
-        """What this attempt asked of the store so far."""
-        used = self._syncer.used()
-        return {name: getattr(used, name) for name in REQUESTS} if used is not None else {}
 
     def look_at_risk(self) -> None:
         """Look at the workspace for what is not stored; unknown when that cannot be told just now."""
@@ -397,7 +392,7 @@ class Storing:
                 self.look_at_risk()
             self._look_at_disk()
             sample = self._sample()
-            told, last = last, replace(sample, wall="", at_risk_s=0.0, up_bytes_s=None, **dict.fromkeys(REQUESTS, 0))
+            told, last = last, replace(sample, wall="", at_risk_s=0.0, up_bytes_s=None, **dict.fromkeys(CHARGED, 0))
             if last != told:  # an idle run writes no telemetry
                 self._telemetry.add(sample)
             self._telemetry.flush_due()
@@ -416,7 +411,7 @@ class Storing:
             stored_bytes=facts.stored_bytes,
             error=legible(facts.error),
             up_bytes_s=self._syncer.measuring.known.up_bytes_s,
-            **self._requests(),
+            **charged(self._repository.store),
         )
 
 

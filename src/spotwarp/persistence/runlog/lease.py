@@ -22,6 +22,7 @@ from spotwarp.persistence.runlog.entry import Claim, State
 from spotwarp.persistence.runlog.fold import Refusal, lost_run
 from spotwarp.persistence.runlog.log import Head, RunLog, Stands, refused_error
 from spotwarp.persistence.store.api import Store
+from spotwarp.persistence.store.metered import charged
 
 
 class Beat(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -260,7 +261,7 @@ class Heart:
             count=self._count,
             wall=self._clock.wall().isoformat(timespec="seconds"),
             phase=phase,
-            facts=facts,
+            facts={**facts, **charged(self._store)},
         )
         self._store.put(layout.beat_key(self._log.run, self._log.life), seal(Kind.BEAT, msgspec.json.encode(beat)))
 

@@ -19,6 +19,8 @@ T = TypeVar("T")
 
 TELLING: Final = 1 << 20
 """A put of so many bytes says how fast the link is; what fewer take is the time of a request, not of its bytes."""
+CHARGED: Final = ("puts", "gets", "lists", "deletes", "sent", "got")
+"""What of `Used` heartbeats and telemetry tell."""
 PAGE: Final = 1000
 """Objects that one request of a listing brings, at most."""
 
@@ -92,6 +94,13 @@ class Usage:
             if self._under_way:
                 self._used += Used(bulk=size, bulk_s=now - self._since)
             self._under_way, self._since = self._under_way + change, now
+
+
+def charged(store: Store) -> dict[str, int]:
+    """What this process asked of `store` so far, as heartbeats and telemetry tell it; empty where nothing counts it."""
+    usage = usage_of(store)
+    used = usage.now() if usage is not None else None
+    return {name: getattr(used, name) for name in CHARGED} if used is not None else {}
 
 
 def usage_of(store: Store) -> Usage | None:
