@@ -193,3 +193,22 @@ def test_A50_a_restored_tree_is_not_sent_again(
     assert read < size / 100, f"{read} of {size} bytes"
     second.file("go", "")
     program.end(0)
+
+
+def test_a_sync_that_finds_nothing_new_writes_nothing(ws: Machine, rent: Rent) -> None:
+    ws.file("f", "x")
+    done = ws.facts("sync")
+    assert not done["unchanged"]
+    until(lambda: ws.facts("sync")["unchanged"], "its times are old enough to be believed")
+    last = ws.snapshots()[-1]["id"]
+    said = ws("sync").out
+    assert said.startswith(b"snapshot %d: " % last)
+    assert b"nothing new" in said
+    assert ws.snapshots()[-1]["id"] == last
+    assert ws.facts("sync", "--takeover")["id"] > last  # claims, so it commits
+    ws.file("f", "y")
+    new = ws.facts("sync")
+    assert not new["unchanged"]
+    other = rent("other").init()
+    other("restore")
+    assert (other.path / "f").read_text() == "y"

@@ -31,7 +31,8 @@ def sync(
     """Store the workspace now; returns when the snapshot is committed.
 
     Inside a run (also from the training script) it asks the SpotWarp at work, which has its own limits; otherwise it
-    claims the run, stores, and leaves it stopped and resumable.
+    claims the run, stores, and leaves it stopped and resumable. Where nothing is new, the snapshot before stands,
+    and no claim is needed.
 
     Examples:
 
@@ -47,13 +48,13 @@ def sync(
     answer = ask(find_workspace(here()), {"verb": "sync", "run": run_name})
     if answer is None:
         require_linux("storing a workspace")
-        from spotwarp.execution.job import sync_once
+        from spotwarp.execution.once import Place, sync_once
 
         opened = enter(run_name, limits=limits, coding=coding)
-        answer = sync_once(
-            opened.workspace, opened.config, opened.repository, opened.log(), takeover=takeover, clock=opened.clock,
-            rng=opened.rng, say=render.note,
+        at = Place(
+            opened.workspace, opened.config, opened.repository, opened.log(), opened.clock, opened.rng, render.note
         )  # fmt: skip
+        answer = sync_once(at, takeover=takeover)
     if "error" in answer:
         raise raised(answer)
     if answer.get("lacking"):
@@ -63,7 +64,7 @@ def sync(
         return
     render.line(
         f"snapshot {answer['id']}: {answer['files']} files, {human_bytes(answer['bytes'])}"
-        f", {human_bytes(answer['stored_bytes'])} sent"
+        + (", nothing new" if answer.get("unchanged") else f", {human_bytes(answer['stored_bytes'])} sent")
     )
 
 

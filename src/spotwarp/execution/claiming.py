@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spotwarp.clock import Clock
-from spotwarp.errors import CorruptObject
+from spotwarp.errors import CorruptObject, RunEnded
 from spotwarp.execution.command import Command
 from spotwarp.execution.localstate import boot_id
 from spotwarp.model import legible
@@ -98,3 +98,13 @@ def last_claim(log: RunLog, head: Head) -> Claim | None:
     except CorruptObject:
         return None
     return entry if isinstance(entry, Claim) else None
+
+
+def refuse_ended(head: Head, run: str) -> None:
+    """Raise `RunEnded` for a run that nothing can be added to."""
+    if head.state.terminal:
+        raise RunEnded(
+            f"run {run!r} is {head.state.terminal}; there is nothing left to train in it",
+            hint="`spotwarp restore` gives its result; `spotwarp run --extend --command '…'` trains on from it in "
+            "a run of its own, `spotwarp run --run NAME` begins anew.",
+        )

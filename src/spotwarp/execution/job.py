@@ -16,15 +16,13 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from spotwarp.clock import Clock, Rng
 from spotwarp.config import Config, load
-from spotwarp.errors import ConfigError, ExecutionError, Interrupted, LocalWork, SpotWarpError, UsageError
-from spotwarp.execution.claiming import Claimant, claim, last_claim
+from spotwarp.errors import ConfigError, Interrupted, LocalWork, SpotWarpError, UsageError
+from spotwarp.execution.claiming import Claimant, claim, last_claim, refuse_ended
 from spotwarp.execution.command import Command, resolve
 from spotwarp.execution.control_socket import ControlSocket
-from spotwarp.execution.localstate import runtime
 from spotwarp.execution.news.facts import Fact
 from spotwarp.execution.news.notifier import Notifier
 from spotwarp.execution.notice import detect
@@ -35,20 +33,17 @@ from spotwarp.execution.output.cursor import Cursor
 from spotwarp.execution.process.starter import refuse_missing
 from spotwarp.execution.redaction import Redactor
 from spotwarp.execution.requests import Requests, told
-from spotwarp.execution.restoring.restorer import Restorer, refuse_ended
+from spotwarp.execution.restoring.restorer import Restorer
 from spotwarp.execution.sameness.compared import Compared, compare, shape_here, tell_moved
 from spotwarp.execution.secrets import refuse_spelled_out, require
 from spotwarp.execution.supervised import Outcome, Supervised
-from spotwarp.execution.syncing.storing import lacking
 from spotwarp.execution.syncing.syncer import Syncer
 from spotwarp.execution.workspace import Choice, is_empty, origin_of
-from spotwarp.persistence.receipts import seal
 from spotwarp.persistence.repository import Repository
 from spotwarp.persistence.runlog.entry import Claim, Shape
 from spotwarp.persistence.runlog.fold import Refusal
 from spotwarp.persistence.runlog.lease import Heart, Holding
 from spotwarp.persistence.runlog.log import RunLog
-from spotwarp.persistence.view import snapshot_facts
 
 Say = Callable[[str], None]
 Facts = dict[str, str | int | float | bool | None]
@@ -56,7 +51,7 @@ Facts = dict[str, str | int | float | bool | None]
 EARLY_S = 3.0
 """What a machine that goes before the command was started has for news."""
 
-__all__ = ["Choice", "Outcome", "Wish", "run_job", "sync_once"]
+__all__ = ["Choice", "Outcome", "Wish", "run_job"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,70 +405,3 @@ def _in_words(cause: str) -> str:
         "takeover": "taken over, as asked",
     }
     return words.get(kind, cause)
-
-
-def sync_once(
-    workspace: Path,
-    config: Config,
-    repository: Repository,
-    log: RunLog,
-    *,
-    takeover: bool,
-    clock: Clock,
-    rng: Rng,
-    say: Say,
-) -> dict[str, Any]:
-    """`spotwarp sync` without a run at work: claim, store, read back, seal as stopped. Returns the snapshot's facts.
-
-    A workspace that is behind the run is not stored over it: `LocalWork`. A run that has ended is not touched:
-    `RunEnded`.
-    """
-    with contextlib.ExitStack() as held:
-        since = clock.wall().isoformat(timespec="seconds")
-        held.enter_context(lock.hold(workspace, what="sync", since=since, say=say))
-        head = log.head()
-        refuse_ended(head, log.run)
-        held.enter_context(occupy(workspace, repository, log, lease_s=config.lease_s, clock=clock, rng=rng, say=say))
-        refuse_leftovers(workspace)
-        restorer = Restorer(workspace, config, repository, log, clock=clock, say=say)
-        restorer.recover()
-        _refuse_behind(workspace, repository, log)
-        recorded = last_claim(log, head)
-        command = None
-        if recorded and recorded.command:
-            command = Command(recorded.command, recorded.shell, recorded.cwd, recorded.resume_args or None)
-        runtime(workspace).mkdir(exist_ok=True)
-        heart = Heart(
-            log,
-            repository.store,
-            lease_s=config.lease_s,
-            clock=clock,
-            facts=lambda: ("syncing", {}),
-            on_lost=lambda _: None,
-        )
-        heart.start()
-        try:
-            who = Claimant(command, workspace, config.lease_s, recorded.shape if recorded else None)
-            claimed = claim(
-                log, repository.store, lambda: who, lease_s=config.lease_s, takeover=takeover, clock=clock, say=say
-            )
-            heart.holding = Holding(claimed.generation, log.life)
-            _refuse_behind(workspace, repository, log)  # again: the one we waited for may have stored more (R10)
-            repository.enlist(log.run)
-            syncer = Syncer(workspace, config, repository, log, claimed.generation, clock=clock, rng=rng, say=say)
-            done = syncer.sync(final=True, recheck=True)
-            if done.verified is None:
-                raise ExecutionError("the snapshot was not committed")
-            seal(log, done.verified, phase="stopped", exit_code=None, reason=lacking(done) or "sync")
-        finally:
-            heart.stop()
-        return {**snapshot_facts(done.snapshot), "lacking": lacking(done)}
-
-
-def _refuse_behind(workspace: Path, repository: Repository, log: RunLog) -> None:
-    head = log.head()
-    if head.state.snapshot and origin_of(workspace, repository, log) != head.state.snapshot:
-        raise LocalWork(
-            f"this workspace is not from the run's last snapshot ({head.state.snapshot}); storing it would bury that",
-            hint="`spotwarp restore` brings it up; `spotwarp run --keep-local` goes on from what is here.",
-        )

@@ -33,7 +33,7 @@ from spotwarp.execution.output.terminal import OutputPump, nowhere
 from spotwarp.execution.process.child import ProcessTree
 from spotwarp.execution.redaction import Redactor
 from spotwarp.execution.syncing.firstupload import screen
-from spotwarp.execution.syncing.storing import Facts, Storing, lacking
+from spotwarp.execution.syncing.storing import Facts, Storing
 from spotwarp.execution.syncing.syncer import Syncer
 from spotwarp.execution.syncing.unstored import Unstored
 from spotwarp.execution.syncing.unstored import find as find_unstored
@@ -164,7 +164,7 @@ class Supervised:
     def sync(self) -> dict[str, Any]:
         """Store now; the snapshot's facts. Raises what `Syncer.sync` raises."""
         done = self._storing.now()
-        return {**snapshot_facts(done.snapshot), "lacking": lacking(done)}
+        return {**snapshot_facts(done.snapshot), "lacking": done.lacking, "unchanged": done.verified is None}
 
     def interrupt(self) -> None:
         """As Ctrl-C: the first time stop, the second time at once."""

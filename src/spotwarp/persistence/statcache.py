@@ -7,6 +7,7 @@ snapshot point at what is not there. Asked in the order of the paths it is quick
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import struct
@@ -60,12 +61,27 @@ class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
         return max(self.mtime_ns, self.ctime_ns) + guard < self.read_ns
 
 
+class _Proof(msgspec.Struct, array_like=True, frozen=True):
+    """A `Quiet` but for what was seen."""
+
+    manifest: str
+    sums: tuple[int, int]
+    held: frozenset[Identity]
+    silent: frozenset[int]
+    known: bool
+    own: frozenset[Identity]
+    oldest: float
+    segments: Directory
+
+
 class _Head(msgspec.Struct, array_like=True, frozen=True):
     boot: str
     root_dev: int
     segments: Directory
     form: int = 0
     """Of the records; see `_FORM`."""
+    proof: _Proof | None = None
+    """Its segments follow those of the records."""
 
 
 _decoder = msgspec.msgpack.Decoder(_Head)
@@ -76,7 +92,8 @@ class Quiet:
     """A workspace of which all is in a snapshot, and no file can change from now on without its status showing."""
 
     seen: Table[Scanned]
-    stored: Manifest
+    stored: Manifest | None
+    """None: not read yet by this process; its id is `manifest`."""
     sums: tuple[int, int]
     """Files, and bytes in them."""
     held: Held
@@ -85,6 +102,8 @@ class Quiet:
     """Those of `held.files` that are files of this workspace."""
     oldest: float
     """Monotonic: when the first of the files that were held was read; infinite when none was."""
+    manifest: str = ""
+    """The id of `stored` in the store, once it is known."""
 
     def as_held(self, held: Held, since: float, seen: Table[Scanned]) -> bool:
         """Whether nothing was taken hold of since, or let go, and what was held was read after `since`."""
@@ -102,7 +121,7 @@ class StatCache:
         self._others = Cursor(self._records)
         self._moved: dict[int, int] | None = None
         """Numbers of records by the hash of their identities."""
-        self._saved: Table[Record] | None = None
+        self._saved: tuple[Table[Record], Quiet | None] | None = None
         self._quiet: Quiet | None = None
 
     def twin(self) -> StatCache:
@@ -155,6 +174,21 @@ class StatCache:
         """What a later `quiet` is asked against; forgotten with the next `replace`."""
         self._quiet = quiet
 
+    def stored_again(self, manifest: Manifest) -> None:
+        """What `quiet` has just found to be stored is in `manifest` too."""
+        if self._quiet is not None:
+            self._quiet = dataclasses.replace(self._quiet, stored=manifest, manifest="")
+
+    def known_as(self, stored: Manifest, manifest: str) -> None:
+        """`stored` is the manifest with the id `manifest`, in the store: by it another process knows it again."""
+        quiet = self._quiet
+        if quiet is None:
+            return
+        if quiet.stored is stored and quiet.manifest != manifest:
+            self._quiet = dataclasses.replace(quiet, manifest=manifest)
+        elif quiet.stored is None and quiet.manifest == manifest:
+            self._quiet = dataclasses.replace(quiet, stored=stored)
+
     def quiet(
         self, seen: Table[Scanned], base: Manifest, held: Held | None = None, since: float = -math.inf
     ) -> tuple[int, int] | None:
@@ -182,14 +216,19 @@ class StatCache:
             body = unsealed(path.read_bytes(), Kind.STATCACHE, "the stat cache")
             (length,) = struct.unpack_from("<I", body)
             head = _decoder.decode(body[4 : 4 + length])
-            records = placed(Record, head.segments, body[4 + length :])
+            seen_from = 4 + length + sum(size for _, _, size in head.segments)
+            records = placed(Record, head.segments, body[4 + length : seen_from])
+            quiet = _proven(head.proof, body[seen_from:])
             if records.segments:
                 records.rows(records.segments[0])  # of another SpotWarp's records none can be read
             believed = head.form == _FORM and head.boot == (boot or _boot()) and head.root_dev == root.stat().st_dev
         except (OSError, SpotWarpError, struct.error, msgspec.DecodeError, RecursionError):
             return cls()
-        cache = cls(records if believed else ())
-        cache._saved = cache._records
+        if not believed:
+            return cls()
+        cache = cls(records)
+        cache._quiet = quiet
+        cache._saved = cache._records, quiet
         return cache
 
     def save(self, path: Path, root: Path) -> bool:
@@ -197,14 +236,19 @@ class StatCache:
 
         It is not synced to the disk: what a crash of the machine could tear is not believed after the reboot anyway.
         """
-        if self._records is self._saved and path.exists():
-            return True
+        quiet = self._quiet if self._quiet is not None and self._quiet.manifest else None
+        if self._saved is not None and self._saved[0] is self._records and path.exists():
+            was = self._saved[1]
+            if quiet is was or (quiet and was and quiet.seen is was.seen and quiet.manifest == was.manifest):
+                return True
         temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         try:
-            head = msgspec.msgpack.encode(_Head(_boot(), root.stat().st_dev, directory(self._records), _FORM))
+            proof = _proof(quiet) if quiet is not None else None
+            head = msgspec.msgpack.encode(_Head(_boot(), root.stat().st_dev, directory(self._records), _FORM, proof))
             path.parent.mkdir(parents=True, exist_ok=True)
-            segments = (segment.data for segment in self._records.segments)
-            temporary.write_bytes(seal(Kind.STATCACHE, struct.pack("<I", len(head)), head, *segments))
+            segments = [*self._records.segments, *(quiet.seen.segments if quiet is not None else ())]
+            data = seal(Kind.STATCACHE, struct.pack("<I", len(head)), head, *(segment.data for segment in segments))
+            temporary.write_bytes(data)
             temporary.replace(path)
         except OSError:
             try:
@@ -212,7 +256,7 @@ class StatCache:
             except OSError:
                 return False
             return False
-        self._saved = self._records
+        self._saved = self._records, quiet
         return True
 
     def _elsewhere(self, entry: Scanned) -> Record | None:
@@ -245,6 +289,25 @@ def _same(record: Record, entry: Scanned) -> bool:
 def _same_directory(one: Scanned, other: Scanned) -> bool:
     """Whether both are the same directory but for its times: every temporary file that came and went moves them."""
     return one.kind == other.kind == DIRECTORY and (one.path, one.mode) == (other.path, other.mode)
+
+
+def _proof(quiet: Quiet) -> _Proof:
+    held = quiet.held
+    return _Proof(
+        *(quiet.manifest, quiet.sums, held.files, held.silent, held.known, quiet.own, quiet.oldest),
+        segments=directory(quiet.seen),
+    )
+
+
+def _proven(proof: _Proof | None, segments: memoryview) -> Quiet | None:
+    """What `_proof` was made from. Raises `CorruptObject`."""
+    seen = placed(Scanned, proof.segments if proof is not None else [], segments)
+    if proof is None:
+        return None
+    if seen.segments:
+        seen.rows(seen.segments[0])
+    held = Held(proof.held, proof.silent, proof.known)
+    return Quiet(seen, None, proof.sums, held, proof.own, proof.oldest, proof.manifest)
 
 
 def _boot() -> str:

@@ -13,10 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from spotwarp.clock import SystemClock
 from spotwarp.errors import Interrupted, StoreUnavailable, WorkspaceFault
-from spotwarp.persistence.backup import BackupOptions, Judge, Progress
+from spotwarp.persistence.backup import BackupOptions, Judge, Progress, Uploaded, unchanged
+from spotwarp.persistence.excludes import Excludes
+from spotwarp.persistence.held import Held
 from spotwarp.persistence.layout import generation_of, manifest_key, pack_key
-from spotwarp.persistence.manifest import FILE, CheckpointFact, Entry, decode
+from spotwarp.persistence.manifest import FILE, CheckpointFact, Entry, Manifest, decode
 from spotwarp.persistence.pack import parse_pack
 from spotwarp.persistence.scan import Scanned
 from spotwarp.persistence.statcache import StatCache
@@ -80,6 +83,11 @@ def filled(work: Path) -> Path:
 def entry(backups: Backups, path: bytes) -> Entry:
     assert backups.base is not None
     return next(found for found in backups.base.entries if found.path == path)
+
+
+def nobody(_: Path) -> Held:
+    """Who holds files for writing."""
+    return Held()
 
 
 def age(root: Path, backups: Backups) -> None:
@@ -183,6 +191,44 @@ def test_a_final_snapshot_is_put_even_when_nothing_changed(filled: Path) -> None
     assert not final.unchanged
     assert final.manifest_id not in ("", first.manifest_id)
     assert (final.new_packs, final.manifest) == ((), first.manifest)
+
+
+def test_a_final_snapshot_of_what_is_known_to_be_stored_names_it_again(filled: Path, tmp_path: Path) -> None:
+    backups = Backups(filled, judge=judge())
+    backups.take()
+    age(filled, backups)
+    first = backups.take(always=True)
+    final = backups.take(always=True)
+    assert not final.unchanged
+    assert final.manifest_id not in ("", first.manifest_id)
+    assert (final.new_packs, final.read_bytes, final.manifest) == ((), 0, first.manifest)
+    assert (final.files, final.bytes, final.stored_bytes) == (first.files, first.bytes, final.manifest_size)
+    assert backups.restored(tmp_path / "r") == read_tree(filled)
+    assert backups.take().unchanged
+
+
+def test_another_process_knows_that_nothing_is_new(filled: Path, tmp_path: Path) -> None:
+    backups = Backups(filled, judge=judge())
+    backups.take()
+    age(filled, backups)
+    stored = backups.take(always=True, look=nobody)
+    backups.cache.known_as(stored.manifest, stored.manifest_id)
+    assert backups.cache.save(tmp_path / "stat", filled)
+    other = StatCache.load(tmp_path / "stat", filled)
+
+    def proven(base: Manifest) -> Uploaded | None:
+        rules = {"excludes": Excludes(), "judge": judge(), "clock": SystemClock(), "recheck_s": 0.0, "look": nobody}
+        return unchanged(root=filled, base=base, cache=other, **rules)
+
+    assert proven(stored.manifest) is None  # which manifest that is, nobody has said yet
+    other.known_as(stored.manifest, "1-another")
+    assert proven(stored.manifest) is None
+    other.known_as(stored.manifest, stored.manifest_id)
+    found = proven(stored.manifest)
+    assert found is not None
+    assert (found.files, found.bytes, found.unchanged) == (stored.files, stored.bytes, True)
+    (filled / "new").touch()
+    assert proven(stored.manifest) is None
 
 
 def test_a_touched_file_is_a_new_manifest_only(filled: Path, tmp_path: Path) -> None:

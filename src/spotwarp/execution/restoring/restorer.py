@@ -14,7 +14,7 @@ from pathlib import Path
 
 from spotwarp.clock import Clock
 from spotwarp.config import Config
-from spotwarp.errors import CorruptObject, RunEnded, SnapshotMissing, WorkspaceFault
+from spotwarp.errors import CorruptObject, SnapshotMissing, WorkspaceFault
 from spotwarp.execution import localstate
 from spotwarp.execution.localstate import Origin, Restoring, runtime
 from spotwarp.execution.restoring.mending import Place, mend
@@ -298,13 +298,3 @@ def seed_cache(root: Path, manifest: Manifest, exclude: Sequence[str]) -> StatCa
 def copies_said(count: int) -> str:
     """That hard links did not come back as such."""
     return f"{count} hard link(s) came back as files of their own: the content is right, the link is lost"
-
-
-def refuse_ended(head: Head, run: str) -> None:
-    """Raise `RunEnded` for a run that nothing can be added to."""
-    if head.state.terminal:
-        raise RunEnded(
-            f"run {run!r} is {head.state.terminal}; there is nothing left to train in it",
-            hint="`spotwarp restore` gives its result; `spotwarp run --extend --command '…'` trains on from it in "
-            "a run of its own, `spotwarp run --run NAME` begins anew.",
-        )

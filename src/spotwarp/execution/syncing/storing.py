@@ -279,7 +279,7 @@ class Storing:
     def _took(self, done: Synced) -> None:
         self.verified, self._took_s, self.error = done.verified, done.duration_s, ""
         self._dirty = 0
-        self.lacking = lacking(done)
+        self.lacking = done.lacking
         self._look_at_disk()
         new = [one for one in done.skipped if one.path not in self._told_skipped]
         self._told_skipped |= {one.path for one in new}
@@ -413,22 +413,6 @@ class Storing:
             up_bytes_s=self._syncer.measuring.known.up_bytes_s,
             **charged(self._repository.store),
         )
-
-
-def lacking(done: Synced) -> str:
-    """What should be in a snapshot and is not, in words; empty when nothing is missing."""
-    snapshot = done.snapshot
-    left = [one for one in done.skipped if one.unreadable]
-    words = "; ".join(f"{shown(one.path)} ({one.reason})" for one in left[:_NAMED])
-    more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
-    if snapshot.late:
-        has = f"; the newest resumable checkpoint in it is {snapshot.checkpoint}" if snapshot.checkpoint else ""
-        size = human_bytes(snapshot.late_bytes)
-        return f"{snapshot.late} file(s), {size}, did not get to the store in time: {words}{more}{has}"
-    if not left:
-        return ""
-    read = all(one.reason.startswith("cannot be read") for one in left)
-    return f"{len(left)} path(s) could not be {'read' if read else 'stored'}: {words}{more}"
 
 
 def newest_fact(checkpoints: tuple[CheckpointFact, ...]) -> CheckpointFact | None:

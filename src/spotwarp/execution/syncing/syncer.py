@@ -27,11 +27,12 @@ from spotwarp.errors import (
 from spotwarp.execution import localstate
 from spotwarp.execution.localstate import Origin, runtime
 from spotwarp.execution.syncing.judging import file_system_time, judge_all
+from spotwarp.execution.syncing.lacking import lacking
 from spotwarp.execution.syncing.measuring import Measuring
 from spotwarp.execution.syncing.room import shortage
 from spotwarp.execution.syncing.versions import End, Moment, WholeVersions
 from spotwarp.persistence import fork
-from spotwarp.persistence.backup import Carry, Cutoff, Pages, Progress, Uploaded, backup
+from spotwarp.persistence.backup import Carry, Cutoff, Judge, Pages, Progress, Uploaded, backup, unchanged
 from spotwarp.persistence.content import digests_of
 from spotwarp.persistence.excludes import Excludes
 from spotwarp.persistence.manifest import (
@@ -89,6 +90,11 @@ class Synced:
     duration_s: float
     skipped: tuple[Skipped, ...] = ()
     """What is not in it, and why."""
+
+    @property
+    def lacking(self) -> str:
+        """What should be in it and is not, in words; empty when nothing is missing."""
+        return lacking(self.snapshot, self.skipped)
 
 
 @dataclass(slots=True)
@@ -202,6 +208,31 @@ class Syncer:
             self._succeeded(done, started)
             return done
 
+    def standing(self) -> Synced | None:
+        """The run's last snapshot, read back, if a look at the directories alone proves that it has all there is.
+
+        Else None, which says nothing. Nothing is written to the store. Raises as `sync`, but not for what is read back.
+        """
+        with self._one:
+            started = self._clock.monotonic()
+            base = self._base()
+            if base.manifest is None or base.number != self._last:
+                return None
+            excludes, judge = Excludes(self._excludes()), self._judge(base, self._config.settle_s)
+            found = unchanged(
+                root=self._root, base=base.manifest, cache=self._cache, excludes=excludes, judge=judge,
+                clock=self._clock, recheck_s=0.0,
+            )  # fmt: skip
+            if found is None:
+                return None
+            entry = self._log.read(base.number)
+            assert isinstance(entry, Snapshot)  # noqa: S101 - it is what `_base` read
+            try:
+                verified = read_back(self._repository.store, self._log.run, Committed(entry, found), thorough=True)
+            except ReadBackFailed:
+                return None
+            return Synced(verified, entry, self._clock.monotonic() - started, found.skipped)
+
     def _cutoff(self, deadline: Callable[[], float | None] | None) -> Cutoff:
         """When to stop moving bytes, so that the commit, its proof and the seal come before `deadline`."""
         began = self._clock.monotonic()
@@ -281,6 +312,7 @@ class Syncer:
                 if isinstance(entry, Snapshot):
                     read = self._repository.manifest(self._log.run, entry)
                     self._known = _Known(number, read, self._known.distrusted)
+                    self._cache.known_as(read, entry.manifest)
                     return number
             except CorruptObject as damage:
                 self._say(f"snapshot {number} is damaged: {damage.message}; what only it has is sent again")
@@ -298,11 +330,6 @@ class Syncer:
 
     def _upload(self, base: Base, how: _How) -> Uploaded:
         settle_s = self._config.settle_s if how.at.end is End.LIVE else 0.0
-
-        def judge(root: Path, entries: Table[Scanned]) -> tuple[CheckpointFact, ...]:
-            self._refuse_emptied(entries, base)
-            return judge_all(root, entries, settle_s=settle_s)
-
         uploaded = backup(
             store=self._repository.store,
             run=self._log.run,
@@ -311,7 +338,7 @@ class Syncer:
             base=base.manifest,
             cache=self._cache,
             excludes=Excludes(self._excludes()),
-            judge=judge,
+            judge=self._judge(base, settle_s),
             clock=self._clock,
             rng=self._rng,
             options=self.measuring.options(),
@@ -334,6 +361,13 @@ class Syncer:
             )
             self._told_blind = True
         return uploaded
+
+    def _judge(self, base: Base, settle_s: float) -> Judge:
+        def judge(root: Path, entries: Table[Scanned]) -> tuple[CheckpointFact, ...]:
+            self._refuse_emptied(entries, base)
+            return judge_all(root, entries, settle_s=settle_s)
+
+        return judge
 
     def _moment(self, end: End, *, asked: bool) -> Moment:
         """The moment of a sync; tries of the last one all speak of the end that they are about."""
@@ -380,6 +414,7 @@ class Syncer:
     def _nothing_new(self, base: Base, uploaded: Uploaded, started: float) -> Synced:
         entry = self._log.read(base.number)
         assert isinstance(entry, Snapshot)  # noqa: S101 - it is what `_base` read
+        self._cache.known_as(uploaded.manifest, entry.manifest)
         self._save_cache()
         with self._guard:
             self.facts.checkpoints = uploaded.manifest.checkpoints
@@ -388,6 +423,7 @@ class Syncer:
 
     def _record(self, entry: Snapshot, uploaded: Uploaded) -> None:
         """Remember locally what was committed. All of it may be lost without harm."""
+        self._cache.known_as(uploaded.manifest, entry.manifest)
         self._save_cache()
         origin = Origin(self._repository.identity.id, self._log.run, entry.n, boot=localstate.boot_id())
         self._note(origin, runtime(self._root) / localstate.STATE)

@@ -74,6 +74,7 @@ __all__ = [
     "Progress",
     "Uploaded",
     "backup",
+    "unchanged",
 ]
 
 Judge = Callable[[Path, Table[Scanned]], Sequence[CheckpointFact]]
@@ -211,10 +212,16 @@ def backup(
     times = Times(seen.fs_time_ns, clock.monotonic())
     belief = Belief(look(root), times.looked_s - recheck_s)  # before anything is read: see `held`
     with _open(root, seen) as tree:
-        if not always and base is not None and (sums := _nothing_new(tree, seen, facts, cache, base, belief)):
+        if base is not None and (sums := _nothing_new(tree, seen, facts, cache, base, belief)):
             refuse_stopped(cancel)
-            put, took = _Put("", "", 0), clock.monotonic() - started
-            return Uploaded(*put, base, *sums, 0, 0, (), base.skipped, (), (), 0, took, unchanged=True)
+            if not always:
+                return _as_it_stands(base, sums, clock.monotonic() - started)
+            if (base.version, base.run) == (FORMAT_VERSION, run):
+                again = msgspec.structs.replace(base, generation=generation)
+                put = _put_manifest(store, again, rng)
+                cache.stored_again(again)
+                took = clock.monotonic() - started
+                return Uploaded(*put, again, *sums, 0, put.size, (), base.skipped, (), (), 0, took)
         cutoff, carry = cutoff or Cutoff(clock), carry or Carry()
         index = Index(base, carry.content)
         whole = versions(root, seen.entries, facts, base, cache, belief) if versions is not None else Versions()
@@ -238,16 +245,16 @@ def backup(
     skipped = (*seen.skipped, *found.unreadable, *whole.left_out(), *(late.skipped() if late else ()))
     manifest = msgspec.structs.replace(made, checkpoints=facts, skipped=_sorted(skipped), versions=whole.facts())
     uploads.check()
-    unchanged = not always and base is not None and equal(manifest, base)
-    put = _Put("", "", 0) if unchanged else _put_manifest(store, manifest, rng)
-    manifest = base if unchanged and base is not None else manifest
+    same = not always and base is not None and equal(manifest, base)
+    put = _Put("", "", 0) if same else _put_manifest(store, manifest, rng)
+    manifest = base if same and base is not None else manifest
     _remember(tally, manifest, cache, pages)
     done = _Done(
         *(put, found, late, uploads.stored_bytes + put.size, meter.bytes, index.new_packs()),
         *(share.used_s, lanes.lanes),
     )
     return _uploaded(
-        *(done, tally, manifest, base), duration_s=clock.monotonic() - started, unchanged=unchanged, belief=belief
+        *(done, tally, manifest, base), duration_s=clock.monotonic() - started, unchanged=same, belief=belief
     )
 
 
@@ -258,6 +265,35 @@ def _remember(tally: _Tally, manifest: Manifest, cache: StatCache, pages: Pages 
         pages.keep_only(tally.large)
     if (quiet := tally.quiet(manifest)) is not None:
         cache.remember(quiet)
+
+
+def unchanged(
+    *,
+    root: Path,
+    base: Manifest,
+    cache: StatCache,
+    excludes: ExcludeRule,
+    judge: Judge,
+    clock: Clock,
+    recheck_s: float = RECHECK_S,
+    look: Callable[[Path], Held] = look,
+) -> Uploaded | None:
+    """What `backup` would give if a look at the directories alone proves that there is nothing to put; else None.
+
+    Asks no store and changes nothing. Raises `WorkspaceFault`.
+    """
+    started = clock.monotonic()
+    seen = scan(root, excludes)
+    facts = tuple(judge(root, seen.entries))
+    looked = clock.monotonic()
+    belief = Belief(look(root), looked - recheck_s)
+    with _open(root, seen) as tree:
+        sums = _nothing_new(tree, seen, facts, cache, base, belief)
+    return _as_it_stands(base, sums, clock.monotonic() - started) if sums is not None else None
+
+
+def _as_it_stands(base: Manifest, sums: tuple[int, int], duration_s: float) -> Uploaded:
+    return Uploaded("", "", 0, base, *sums, 0, 0, (), base.skipped, (), (), 0, duration_s, unchanged=True)
 
 
 class _Put(NamedTuple):
