@@ -9,13 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spotwarp.errors import StoreUnavailable
 from spotwarp.persistence.backup import BackupOptions, pack_size
 from spotwarp.persistence.backup.concurrency import LEAST, MOST, START, Concurrency, Window, step
 from spotwarp.persistence.backup.lanes import Buffers, Lanes
 from spotwarp.persistence.backup.share import CpuShare
 from spotwarp.persistence.pack import TARGET
+from spotwarp.persistence.store.metered import MeteredStore
+from spotwarp.persistence.store.retrying import RetryingStore
 from spotwarp.testing.backups import Backups, noise
-from spotwarp.testing.clocks import VirtualClock
+from spotwarp.testing.clocks import SeededRng, VirtualClock
+from spotwarp.testing.stores import Fault, FaultyStore, MemoryStore
 
 MIB = 1 << 20
 
@@ -165,3 +169,21 @@ def test_a_backup_with_a_share_stores_all_and_tells_what_it_took(tmp_path: Path)
     assert done.cpu_s > 0
     assert done.uploads == START
     assert {path.decode() for path in backups.restored(tmp_path / "r")} == {f"big-{n}" for n in range(3)}
+
+
+@pytest.mark.parametrize(("refused", "lanes"), [(0, {4, 5, 6, 7, 8}), (3, {1, 2, 3})])
+def test_a_store_that_refuses_gets_fewer_packs_at_a_time_and_all_of_them(
+    tmp_path: Path, refused: int, lanes: set[int]
+) -> None:
+    (tmp_path / "w").mkdir()
+    for number in range(10):
+        (tmp_path / "w" / f"big-{number}").write_bytes(noise(4 * MIB, number))
+    clock = VirtualClock()
+    refusals = Fault(verbs="put", key="/packs/", times=refused or None, error=StoreUnavailable("503"))
+    faulty = FaultyStore(MemoryStore(), *([refusals] if refused else []))
+    backups = Backups(tmp_path / "w", options=BackupOptions(workers=2, uploads=4, pack_size=5 * MIB))
+    backups.calls = RetryingStore(MeteredStore(faulty, clock), clock=clock, rng=SeededRng())  # type: ignore[assignment]
+    done = backups.take()
+    assert done.uploads in lanes
+    assert len(done.new_packs) >= 10
+    assert len(backups.restored(tmp_path / "r")) == 10
