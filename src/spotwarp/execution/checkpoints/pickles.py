@@ -7,13 +7,12 @@ and the `.metadata` of a distributed checkpoint. No object is ever made of what 
 from __future__ import annotations
 
 import io
-import pickletools
 import re
-import struct
 from collections.abc import Iterator
 from itertools import pairwise
 
 from spotwarp.execution.checkpoints.members import Source, Unsound, show
+from spotwarp.persistence.cuts.pickled import Atom, TooLong, atoms
 
 LEGACY_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 MAX_PICKLE = 64 * 1024 * 1024
@@ -27,9 +26,6 @@ _ITEM_BYTES = {
     "ComplexDouble": 16,
 }
 _OPTIMIZER = re.compile(r"(?:.*[._/])?optim(?:izer|izers)?(?:_states?)?[._/]", re.IGNORECASE)
-_KEEPS = {"MEMOIZE", "BINPUT", "LONG_BINPUT", "PUT"}
-_RECALLS = {"BINGET", "LONG_BINGET", "GET"}
-_Atom = str | int
 
 
 def check_legacy(source: Source) -> None:
@@ -96,33 +92,21 @@ class _Window:
     def position(self) -> int:
         return self._bytes.tell()
 
-    def atoms(self) -> Iterator[_Atom]:
+    def atoms(self) -> Iterator[Atom]:
         """The strings, whole numbers and global names that the next pickle pushes, in order."""
         return _atoms(self._bytes, self._source.name)
 
 
-def _atoms(data: io.BytesIO, name: str) -> Iterator[_Atom]:
-    memo: dict[int, _Atom | None] = {}
-    last: _Atom | None = None
+def _atoms(data: io.BytesIO, name: str) -> Iterator[Atom]:
     try:
-        for count, (opcode, argument, _) in enumerate(pickletools.genops(data)):
-            if count > MAX_OPCODES:
-                raise Unsound(f"{show(name)} has a pickle of more than {MAX_OPCODES} steps, too long to be read")
-            if opcode.name in _KEEPS:
-                memo[len(memo) if argument is None else int(argument)] = last
-                continue
-            last = memo.get(int(argument or 0)) if opcode.name in _RECALLS else _atom(argument)
-            if last is not None:
-                yield last
-    except (ValueError, LookupError, OverflowError, struct.error) as error:
+        yield from atoms(data, MAX_OPCODES)
+    except TooLong as error:
+        raise Unsound(f"{show(name)} has a pickle of more than {MAX_OPCODES} steps, too long to be read") from error
+    except ValueError as error:
         raise Unsound(f"{show(name)} is cut short or damaged inside a pickle") from error
 
 
-def _atom(argument: object) -> _Atom | None:
-    return argument if isinstance(argument, (str, int)) and not isinstance(argument, bool) else None
-
-
-def _storages(source: Source, atoms: list[_Atom]) -> Iterator[tuple[str, int, int]]:
+def _storages(source: Source, atoms: list[Atom]) -> Iterator[tuple[str, int, int]]:
     """Key, number of items and bytes per item of every storage that the object pickle refers to."""
     for at in range(len(atoms)):
         match atoms[at : at + 5]:

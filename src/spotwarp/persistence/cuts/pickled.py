@@ -1,4 +1,4 @@
-"""The element widths of a torch archive's storages, from its pickle, which is read as opcodes and never executed.
+"""Pickles read as opcodes and never executed; and from a torch archive's the widths of its storages' elements.
 
 torch writes each storage as the persistent id ("storage", type, key, place, items); the type names the width, and where
 it is the untyped one, the tensor's dtype follows a little later (`torch._utils._rebuild_tensor_v3`).
@@ -6,8 +6,11 @@ it is the untyped one, the tensor's dtype follows a little later (`torch._utils.
 
 from __future__ import annotations
 
+import io
 import pickletools
+import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final
 
 MAX_PICKLE: Final = 4 << 20
@@ -30,15 +33,25 @@ _DTYPES: Final = {
 }
 _KEEPS: Final = {"MEMOIZE", "BINPUT", "LONG_BINPUT", "PUT"}
 _RECALLS: Final = {"BINGET", "LONG_BINGET", "GET"}
-_Atom = str | int | None
+Atom = str | int
+
+
+class TooLong(ValueError):
+    """A pickle has more steps than were to be read."""
 
 
 def widths(pickle: bytes) -> dict[str, int]:
     """Bytes of an element by the storage's key, as far as the pickle can be read; without what it does not tell."""
     found: dict[str, int] = {}
-    window: list[_Atom] = [None] * 4
+    with suppress(ValueError):  # damaged, or very long: what was found until then is as good as before
+        _collect(atoms(io.BytesIO(pickle), _MAX_STEPS), found)
+    return found
+
+
+def _collect(pushed: Iterator[Atom], found: dict[str, int]) -> None:
+    window: list[Atom] = [""] * 4
     untyped = ""
-    for atom in _atoms(pickle):
+    for atom in pushed:
         window = [*window[1:], atom]
         match window:
             case ["storage", str(kind), str(key), _]:
@@ -51,26 +64,28 @@ def widths(pickle: bytes) -> dict[str, int]:
                 if width is not None:
                     found[untyped] = width
                     untyped = ""
-    return found
 
 
-def _atoms(pickle: bytes) -> Iterator[_Atom]:
-    """The strings, whole numbers and global names that the pickle pushes, in order; ends where it is damaged."""
-    memo: dict[int, _Atom] = {}
-    last: _Atom = None
-    steps = pickletools.genops(pickle)
-    for _ in range(_MAX_STEPS):
-        try:
-            opcode, argument, _position = next(steps)
-        except (StopIteration, ValueError, LookupError, OverflowError):
-            return
-        if opcode.name in _KEEPS:
-            memo[len(memo) if argument is None else int(argument)] = last
-            continue
-        last = memo.get(int(argument or 0)) if opcode.name in _RECALLS else _atom(argument)
-        if last is not None:
-            yield last
+def atoms(stream: io.BytesIO, most: int) -> Iterator[Atom]:
+    """The strings, whole numbers and global names that the next pickle of `stream` pushes, in order.
+
+    Raises `ValueError` where the pickle is damaged or cut short, `TooLong` after `most` steps.
+    """
+    memo: dict[int, Atom | None] = {}
+    last: Atom | None = None
+    try:
+        for step, (opcode, argument, _) in enumerate(pickletools.genops(stream)):
+            if step >= most:
+                raise TooLong(f"more than {most} steps")
+            if opcode.name in _KEEPS:
+                memo[len(memo) if argument is None else int(argument)] = last
+                continue
+            last = memo.get(int(argument or 0)) if opcode.name in _RECALLS else _atom(argument)
+            if last is not None:
+                yield last
+    except (LookupError, OverflowError, struct.error) as error:
+        raise ValueError("a damaged pickle") from error
 
 
-def _atom(argument: object) -> _Atom:
+def _atom(argument: object) -> Atom | None:
     return argument if isinstance(argument, (str, int)) and not isinstance(argument, bool) else None
