@@ -20,7 +20,8 @@ _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _SIZES: Final = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "kB": 10**3, "MB": 10**6, "GB": 10**9}
 _RATES: Final = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "Ki": 1024.0, "Mi": 1024.0**2, "Gi": 1024.0**3}
-_SLOWEST: Final = 10_000.0
+_SLOWEST: Final = 100_000.0
+"""Slower than this a single pack would take minutes, and look like an upload that is stuck."""
 
 CODINGS: Final = ("raw", "planes", "delta")
 """How much work is put into making what is sent smaller, least first."""
@@ -249,7 +250,7 @@ def rate(value: object) -> float | None:
         raise ValueError("must be none or a rate such as 200MB/s or 1Gbit/s (the unit is needed: bits are not bytes)")
     found = float(match[1]) * _RATES[match[2]] / (8 if match[3] == "bit" else 1)
     if not _SLOWEST <= found <= 1e12:
-        raise ValueError("must be at least 10kB/s")
+        raise ValueError("must be at least 100kB/s")
     return found
 
 

@@ -26,14 +26,14 @@ def workspace(tmp_path: Path, text: str) -> Path:
         ("1Gbit/s", 125e6),
         ("50MiB/s", 50 * 1024**2),
         ("1.5 GiB/s", 1.5 * 1024**3),
-        ("80000bit/s", 10_000),
+        ("800000bit/s", 100_000),
     ],
 )
 def test_a_rate_says_bits_or_bytes(text: str, bytes_s: float | None) -> None:
     assert values.rate(text) == bytes_s
 
 
-@pytest.mark.parametrize("text", ["200", "200MB", "1kB/s", "0MB/s", "-1MB/s", "fast", True, "1e9 B/s"])
+@pytest.mark.parametrize("text", ["200", "200MB", "99kB/s", "0MB/s", "-1MB/s", "fast", True, "1e9 B/s"])
 def test_a_rate_without_a_unit_or_sense_is_refused(text: object) -> None:
     with pytest.raises(ValueError, match="must be"):
         values.rate(text)

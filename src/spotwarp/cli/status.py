@@ -119,6 +119,8 @@ def _more(seen: RunView) -> list[tuple[str, str]]:
         rows.append(("exit code", str(seen.exit)))
     if seen.coding:
         rows.append(("coding", f"{seen.coding}: {seen.coding_why}"))
+    if seen.coding_bytes_s is not None and seen.coding_ratio is not None:
+        rows.append(("", f"{human_bytes(seen.coding_bytes_s)}/s a core, to {seen.coding_ratio:.0%} of the size"))
     told = {
         "limits": seen.limits,
         "not told": seen.notify_error,

@@ -57,6 +57,9 @@ class RunView:
     coding: str = ""
     """How numbers are coded: `raw`, `planes` or `delta`."""
     coding_why: str = ""
+    coding_bytes_s: float | None = None
+    coding_ratio: float | None = None
+    """As measured: raw bytes a second of one core, and coded bytes for each raw one."""
     up_bytes_s: float | None = None
     """What uploads reach, in bytes a second."""
     limits: str = ""
@@ -122,8 +125,8 @@ def view(
 def how_stored(facts: dict[str, Any]) -> dict[str, Any]:
     """What a heartbeat says of how the workspace is stored; `RunView`'s fields of these names."""
     words = {name: str(facts.get(name) or "") for name in ("coding", "coding_why", "limits")}
-    rate = facts.get("up_bytes_s")
-    return {**words, "up_bytes_s": float(rate) if isinstance(rate, (int, float)) else None}
+    told = {name: facts.get(name) for name in ("coding_bytes_s", "coding_ratio", "up_bytes_s")}
+    return {**words, **{name: float(n) if isinstance(n, (int, float)) else None for name, n in told.items()}}
 
 
 def _lacking(entries: Sequence[AnyEntry | Unknown]) -> str:

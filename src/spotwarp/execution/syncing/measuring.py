@@ -63,16 +63,16 @@ class Measuring:
         self._saved_at: float | None = None
         self.choice = choose(self._measured(), told=self._told())
 
-    def options(self) -> BackupOptions:
-        """How the next backup uses the machine."""
+    def options(self, *, hurried: bool = False) -> BackupOptions:
+        """How the next backup uses the machine; `hurried`: there is a deadline, and with it no limit."""
         self.choice = choose(self._measured(), told=self._told(), before=self.choice.mode)
-        cpu, slowest = self._config.limits.cpu, self._slowest()
+        cpu = None if hurried else self._config.limits.cpu
         return BackupOptions(
             workers=min(default_workers(), math.ceil(cpu)) if cpu else default_workers(),
             cores=cpu,
             coding=self.choice.mode,
             uploads=self.known.uploads,
-            pack_size=pack_size(slowest),
+            pack_size=pack_size(self._slowest()),
         )
 
     def took(self, uploaded: Uploaded, used: Used | None, *, first: bool) -> None:
@@ -95,9 +95,12 @@ class Measuring:
 
     def facts(self) -> dict[str, str | float | None]:
         """For the heartbeat and `status`."""
+        speed = self.known.speeds.get(self.choice.mode, (None, None))
         return {
             "coding": self.choice.mode,
             "coding_why": self.choice.why,
+            "coding_bytes_s": speed[0],
+            "coding_ratio": speed[1],
             "up_bytes_s": self.known.up_bytes_s,
             "limits": in_words(self._config),
         }

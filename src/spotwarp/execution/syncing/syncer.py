@@ -341,7 +341,7 @@ class Syncer:
             judge=self._judge(base, settle_s),
             clock=self._clock,
             rng=self._rng,
-            options=self.measuring.options(),
+            options=self.measuring.options(hurried=how.cutoff.left() is not None),
             progress=how.progress,
             cancel=how.cancel,
             always=how.always,

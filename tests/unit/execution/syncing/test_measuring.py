@@ -112,9 +112,12 @@ def test_the_limits_of_the_user_reach_the_backup(tmp_path: Path) -> None:
     syncs = Syncs(tmp_path, limits="cpu=0.5", coding="delta")
     options = syncs.measuring.options()
     assert (options.workers, options.cores, options.coding) == (1, 0.5, "delta")
+    assert syncs.measuring.options(hurried=True).cores is None
     assert syncs.measuring.facts() == {
         "coding": "delta",
         "coding_why": "as told",
+        "coding_bytes_s": None,
+        "coding_ratio": None,
         "up_bytes_s": None,
         "limits": "0.5 core(s)",
     }
