@@ -162,9 +162,10 @@ def test_the_example_decodes_by_what_the_page_says() -> None:
     body = _body(raw, b"M")
     length = int.from_bytes(body[:4], "little")
     head, rest = _unpacked(body[4 : 4 + length]), body[4 + length :]
-    _version, run, generation, packs, blobs, segments, checkpoints, skipped, versions = head
-    assert segments == [[b"a.txt", 1, len(rest)]]
-    entries = _unpacked(rest)
+    _version, run, generation, all_packs, places, checkpoints, skipped, versions = head
+    assert places == [[b"a.txt", 1, len(rest), -1, 0, 0, b""]]
+    packs, blobs, entries = _unpacked(rest)
+    assert packs == all_packs
     assert (run, generation, checkpoints, skipped, versions) == ("main", 1, [], [], [])
     [[_, pack_id, size]] = packs
     pack = objects[f"runs/main/packs/{pack_id}"]

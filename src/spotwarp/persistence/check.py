@@ -20,7 +20,7 @@ from spotwarp.persistence.entries import checked
 from spotwarp.persistence.listing import sizes
 from spotwarp.persistence.manifest import NO_BASE, Blob, Manifest, PackRef, decode
 from spotwarp.persistence.parallel import each
-from spotwarp.persistence.reads import Bases, decoded, merged, twice
+from spotwarp.persistence.reads import Bases, decoded, merged, twice, whole
 from spotwarp.persistence.store.api import Store
 
 FILES_NAMED: Final = 20
@@ -163,7 +163,7 @@ class _Check:
 
         def read() -> tuple[Manifest, int]:
             data = self._store.get(key)
-            return decode(data, key, expected=address), len(data)
+            return decode(data, key, expected=address, fetch=whole(self._store)), len(data)
 
         return twice(read)
 

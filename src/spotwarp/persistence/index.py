@@ -14,7 +14,17 @@ from msgspec.structs import replace
 
 from spotwarp.persistence.content import HOLE, digests_of, names, parts
 from spotwarp.persistence.envelope import DIGEST_SIZE
-from spotwarp.persistence.manifest import FILE, NO_BASE, Blob, Entry, Extent, Manifest, PackRef, builder, tabled
+from spotwarp.persistence.manifest import (
+    FILE,
+    NO_BASE,
+    Blob,
+    Entry,
+    Extent,
+    Manifest,
+    PackRef,
+    RecordsBuilder,
+    tabled,
+)
 from spotwarp.persistence.pack import PackedBlob
 from spotwarp.persistence.places import Places
 from spotwarp.persistence.scan import Scanned
@@ -145,30 +155,29 @@ class Index:
         Names exactly the packs and blobs that are needed, numbered by first use, so that equal workspaces make equal
         manifests.
         """
-        numbers = _Numbers(self._blobs)
-        entries = builder()
+        made = RecordsBuilder(self._packs, self._blobs)
         for entry, digests, link in kept:
             if digests is None:
-                entries.add(self._again(entry.path, numbers))
+                made.add(self._again(entry.path))
             else:
-                entries.add(_entry(entry, digests, self._extents(entry, digests, numbers, link), link))
-        packs, blobs = numbers.tables(self._packs)
-        return Manifest(version, run, generation, packs, blobs, entries.table())
+                made.add(_entry(entry, digests, self._extents(entry, digests, link), link))
+        entries = made.records()
+        return Manifest(version, run, generation, made.packs, made.blobs, entries)
 
-    def _again(self, path: bytes, numbers: _Numbers) -> Entry:
+    def _again(self, path: bytes) -> Entry:
         """The base's entry of `path`, as a file of one name."""
         found = self._entries.find(path) if self._entries is not None else None
         if found is None:
             raise KeyError(path)
-        return replace(found, extents=tuple([numbers.renumbered(extent) for extent in found.extents]), link=b"")
+        return replace(found, link=b"") if found.link else found
 
-    def _extents(self, entry: Scanned, digests: bytes, numbers: _Numbers, link: bytes) -> tuple[Extent, ...]:
+    def _extents(self, entry: Scanned, digests: bytes, link: bytes) -> tuple[Extent, ...]:
         if not digests:
             return ()
         # A content may lie in two places: all names of a file have it where the first one has it.
         base = self._in_base(link, digests, self._leaders) if link else self._in_base(entry.path, digests)
         if base is not None:
-            return tuple([numbers.renumbered(extent) for extent in base.extents])
+            return base.extents
         found: list[Extent] = []
         offset = 0
         for length, name in parts(digests, entry.size):
@@ -176,7 +185,7 @@ class Index:
                 place = self._places().get(name)
                 if place is None:
                     raise KeyError(name)
-                found.append(Extent(offset, length, numbers.number(place[0]), place[1]))
+                found.append(Extent(offset, length, place[0], place[1]))
             offset += length
         return tuple(found)
 
@@ -203,37 +212,6 @@ class Index:
                 if (blob := self._carried.numbers.get(old)) is not None:
                     places.add(digest, self._old_blobs + blob, inner)
         return self._known
-
-
-class _Numbers:
-    """Renumbers blobs by first use, and their packs after them. A blob's base is used with it."""
-
-    def __init__(self, blobs: list[Blob]) -> None:
-        self._blobs = blobs
-        self._new: dict[int, int] = {}
-
-    def number(self, blob: int) -> int:
-        found = self._new.get(blob)
-        if found is None:
-            found = self._new[blob] = len(self._new)
-            if (base := self._blobs[blob].base) != NO_BASE:
-                self.number(base)
-        return found
-
-    def renumbered(self, extent: Extent) -> Extent:
-        """The extent with its blob's new number: itself where that is the old one."""
-        new = self.number(extent.blob)
-        return extent if new == extent.blob else Extent(extent.offset, extent.length, new, extent.inner)
-
-    def tables(self, packs: list[PackRef]) -> tuple[tuple[PackRef, ...], tuple[Blob, ...]]:
-        order: dict[int, int] = {}
-        blobs = []
-        for old in self._new:
-            b = self._blobs[old]
-            pack = order.setdefault(b.pack, len(order))
-            base = NO_BASE if b.base == NO_BASE else self._new[b.base]
-            blobs.append(Blob(pack, b.offset, b.stored, b.codec, b.raw, b.digest, base))
-        return tuple(packs[old] for old in order), tuple(blobs)
 
 
 def _entry(entry: Scanned, digests: bytes, extents: tuple[Extent, ...], link: bytes) -> Entry:

@@ -250,6 +250,29 @@ def _verified(blob: Blob, coded: memoryview, key: str, base: Buffer | None, box:
     return data
 
 
+def whole(store: Store) -> Callable[[Sequence[PackRef], Sequence[Blob]], list[Buffer]]:
+    """Reads blobs as they are, all of some, in their order, into memory of their own.
+
+    Raises `CorruptObject` (also when a pack is missing), `UnsupportedFormat` and the store's other errors.
+    """
+
+    def read(packs: Sequence[PackRef], blobs: Sequence[Blob]) -> list[Buffer]:
+        bases = Bases(store, packs, blobs)
+        found: dict[int, Buffer] = {}
+        for one in merged(blobs, range(len(blobs))):
+            pack = packs[one.pack]
+            try:
+                for number, data in decoded(store, _key(pack), one, blobs, bases.of):
+                    if isinstance(data, CorruptObject | UnsupportedFormat):
+                        raise data
+                    found[number] = bytes(data)
+            except ObjectMissing as error:
+                raise CorruptObject(f"pack {pack.id} is missing") from error
+        return [found[number] for number in range(len(blobs))]
+
+    return read
+
+
 def written(store: Store, manifest: Manifest, entry: Entry, into: BinaryIO) -> None:
     """Write a file's content to `into`, verified blob by blob: for a few small files on any system.
 

@@ -27,7 +27,7 @@ from spotwarp.persistence.encryption.sealed import SealedStore
 from spotwarp.persistence.encryption.secret import Secret
 from spotwarp.persistence.envelope import FORMAT_VERSION, PLAIN, SEALED, Kind, encryption_of, seal, unseal
 from spotwarp.persistence.manifest import Manifest, decode
-from spotwarp.persistence.reads import twice
+from spotwarp.persistence.reads import twice, whole
 from spotwarp.persistence.runlog.entry import Snapshot, State
 from spotwarp.persistence.runlog.log import RunLog
 from spotwarp.persistence.store.api import Store
@@ -80,7 +80,7 @@ class Repository:
         """The manifest that a snapshot entry names. Raises `CorruptObject` when it is damaged or gone."""
         key = layout.manifest_key(run, snapshot.manifest)
         try:
-            return twice(lambda: decode(self.store.get(key), key, expected=snapshot.address))
+            return twice(lambda: decode(self.store.get(key), key, expected=snapshot.address, fetch=whole(self.store)))
         except ObjectMissing as error:
             raise CorruptObject(
                 f"the manifest of snapshot {snapshot.n} is gone ({key})",

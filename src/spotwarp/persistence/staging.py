@@ -57,7 +57,7 @@ def begin(staging: Path, manifest: Manifest, wanted: Sequence[Entry]) -> bool:
     What an interrupted restore of something else left is removed. Raises `WorkspaceFault` for a directory that holds
     something and has no mark.
     """
-    body = encode(msgspec.structs.replace(manifest, entries=wanted))
+    body = encode(msgspec.structs.replace(manifest, entries=wanted, shared=()))
     marks = [path for path in (_ready(staging), _wanted(staging)) if path.exists()]
     if marks and all(_same(path, body) for path in marks):
         with contextlib.suppress(FileNotFoundError):

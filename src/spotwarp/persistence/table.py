@@ -11,6 +11,7 @@ from __future__ import annotations
 import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final, Generic, Protocol, TypeVar, overload
@@ -63,6 +64,26 @@ class Segment:
         """Whether both hold the same rows for certain."""
         return self.count == other.count and self.first == other.first and bytes(self.data) == bytes(other.data)
 
+    def check(self, rows: Sequence[Row]) -> None:
+        """Raise `CorruptObject` unless `rows` are what the segment announces."""
+        if len(rows) != self.count or not rows or rows[0].path != self.first:
+            raise CorruptObject(f"a segment of {len(self.data)} bytes does not hold the rows that it announces")
+
+
+Packed = TypeVar("Packed")
+
+
+def unpacked(segment: Segment, decoder: msgspec.msgpack.Decoder[Packed]) -> Packed:
+    """What the code of a segment stands for, not yet checked against it. Raises `CorruptObject`."""
+    import zstandard
+
+    try:
+        if not plausible(zstandard.frame_content_size(segment.data), len(segment.data), LIMIT):
+            raise CorruptObject(f"a segment of {len(segment.data)} bytes announces an impossible length")
+        return decoder.decode(zstandard.ZstdDecompressor().decompress(segment.data))
+    except (zstandard.ZstdError, msgspec.DecodeError, RecursionError) as error:
+        raise CorruptObject(f"a segment of {len(segment.data)} bytes cannot be decoded: {error}") from error
+
 
 class Table(Sequence[R], Generic[R]):
     """Rows of one type in ascending order of their paths. Never changes; may be shared by threads."""
@@ -79,7 +100,8 @@ class Table(Sequence[R], Generic[R]):
 
     def kept(self) -> Table[R]:
         """The same table for who goes over its rows many times: unless it is large, each segment is decoded once."""
-        table = Table(self.row, self.segments)
+        table = copy(self)
+        table._cursor = Cursor(table)
         table._kept = {} if len(self) <= KEPT else None
         return table
 
@@ -160,16 +182,8 @@ class Table(Sequence[R], Generic[R]):
         return rows
 
     def _decoded(self, segment: Segment) -> list[R]:
-        import zstandard
-
-        try:
-            if not plausible(zstandard.frame_content_size(segment.data), len(segment.data), LIMIT):
-                raise CorruptObject(f"a segment of {len(segment.data)} bytes announces an impossible length")
-            rows = self._decoder.decode(zstandard.ZstdDecompressor().decompress(segment.data))
-        except (zstandard.ZstdError, msgspec.DecodeError, RecursionError) as error:
-            raise CorruptObject(f"a segment of {len(segment.data)} bytes cannot be decoded: {error}") from error
-        if len(rows) != segment.count or not rows or rows[0].path != segment.first:
-            raise CorruptObject(f"a segment of {len(segment.data)} bytes does not hold the rows that it announces")
+        rows = unpacked(segment, self._decoder)
+        segment.check(rows)
         return rows
 
 
@@ -248,9 +262,13 @@ class TableBuilder(Generic[R]):
         self._cut()
         return Table(self._row, self._segments)
 
+    def _form(self, rows: list[R]) -> object:
+        """What is written for a segment with these rows."""
+        return rows
+
     def _cut(self) -> None:
         if self._rows:
-            coded = self._compress(self._encode(self._rows))
+            coded = self._compress(self._encode(self._form(self._rows)))
             data = memoryview(coded).tobytes()  # the library's own keeps room for what did not shrink
             self._segments.append(Segment(self._rows[0].path, len(self._rows), data))
             self._rows, self._weight = [], 0

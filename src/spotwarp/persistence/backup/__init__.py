@@ -46,6 +46,7 @@ from spotwarp.persistence.backup.plan import Belief, Plan, apart, plan
 from spotwarp.persistence.backup.progress import Meter, Progress
 from spotwarp.persistence.backup.reading import Found, Reading
 from spotwarp.persistence.backup.share import CpuShare
+from spotwarp.persistence.backup.sharing import shared_out
 from spotwarp.persistence.backup.versions import VersionRule, Versions
 from spotwarp.persistence.beneath import Tree
 from spotwarp.persistence.content import SMALL
@@ -53,9 +54,9 @@ from spotwarp.persistence.cuts import CHUNK
 from spotwarp.persistence.envelope import FORMAT_VERSION
 from spotwarp.persistence.held import Held, Identity, look
 from spotwarp.persistence.index import Carried, Index
-from spotwarp.persistence.layout import manifest_key, new_object_id
+from spotwarp.persistence.layout import manifest_key, new_object_id, pack_key
 from spotwarp.persistence.manifest import FILE, CheckpointFact, Manifest, PackRef, Skipped
-from spotwarp.persistence.pack import TARGET
+from spotwarp.persistence.pack import TARGET, PackBuilder
 from spotwarp.persistence.parallel import default_workers
 from spotwarp.persistence.scan import ExcludeRule, Scan, Scanned, scan
 from spotwarp.persistence.statcache import Quiet, Record, StatCache
@@ -217,11 +218,11 @@ def backup(
             if not always:
                 return _as_it_stands(base, sums, clock.monotonic() - started)
             if (base.version, base.run) == (FORMAT_VERSION, run):
-                again = msgspec.structs.replace(base, generation=generation)
-                put = _put_manifest(store, again, rng)
+                put = _put_manifest(store, msgspec.structs.replace(base, generation=generation), base, rng)
+                again = put.manifest or base
                 cache.stored_again(again)
                 took = clock.monotonic() - started
-                return Uploaded(*put, again, *sums, 0, put.size, (), base.skipped, (), (), 0, took)
+                return Uploaded(*put[:3], again, *sums, 0, put.size, (), base.skipped, (), (), 0, took)
         cutoff, carry = cutoff or Cutoff(clock), carry or Carry()
         index = Index(base, carry.content)
         whole = versions(root, seen.entries, facts, base, cache, belief) if versions is not None else Versions()
@@ -246,11 +247,11 @@ def backup(
     manifest = msgspec.structs.replace(made, checkpoints=facts, skipped=_sorted(skipped), versions=whole.facts())
     uploads.check()
     same = not always and base is not None and equal(manifest, base)
-    put = _Put("", "", 0) if same else _put_manifest(store, manifest, rng)
-    manifest = base if same and base is not None else manifest
+    put = _Put("", "", 0) if same else _put_manifest(store, manifest, base, rng)
+    manifest = base if same and base is not None else put.manifest or manifest
     _remember(tally, manifest, cache, pages)
     done = _Done(
-        *(put, found, late, uploads.stored_bytes + put.size, meter.bytes, index.new_packs()),
+        *(put, found, late, uploads.stored_bytes + put.size, meter.bytes, index.new_packs() | put.packs),
         *(share.used_s, lanes.lanes),
     )
     return _uploaded(
@@ -300,6 +301,8 @@ class _Put(NamedTuple):
     id: str
     address: str
     size: int
+    manifest: Manifest | None = None
+    packs: frozenset[PackRef] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,7 +328,7 @@ def _uploaded(
     belief: Belief,
 ) -> Uploaded:
     return Uploaded(
-        *(*done.put, manifest, tally.files, tally.bytes),
+        *(*done.put[:3], manifest, tally.files, tally.bytes),
         read_bytes=done.read_bytes,
         stored_bytes=done.stored_bytes,
         new_packs=tuple(pack for pack in manifest.packs if pack in done.new_packs),
@@ -456,12 +459,21 @@ class _Tally:
         return Quiet(self._seen.entries, stored, sums, self._held, frozenset(self._own), self._oldest)
 
 
-def _put_manifest(store: Store, manifest: Manifest, rng: Rng) -> _Put:
-    """Put the manifest under a name that is used once."""
+def _put_manifest(store: Store, manifest: Manifest, base: Manifest | None, rng: Rng) -> _Put:
+    """Put the manifest under a name that is used once, and before it the packs of what it shares with later ones."""
+    packs: list[PackRef] = []
+
+    def put_pack(data: memoryview) -> PackRef:
+        packs.append(PackRef(manifest.run, new_object_id(manifest.generation, rng), data.nbytes))
+        store.put(pack_key(manifest.run, packs[-1].id), data)
+        return packs[-1]
+
+    manifest = shared_out(manifest, base, PackBuilder, put_pack)
     data = manifests.encode(manifest)
     name = new_object_id(manifest.generation, rng)
     store.put(manifest_key(manifest.run, name), data)
-    return _Put(name, manifests.address(data), len(data))
+    size = len(data) + sum(pack.size for pack in packs)
+    return _Put(name, manifests.address(data), size, manifest, frozenset(packs))
 
 
 def _open(root: Path, seen: Scan) -> Tree:

@@ -240,7 +240,7 @@ def equal(new: Manifest, base: Manifest) -> bool:
         and new.skipped == base.skipped
         and new.checkpoints == base.checkpoints
         and new.versions == base.versions
-        and new.packs == base.packs
+        and set(new.packs) == set(base.packs) - {one.pack for one in base.shared}
         and new.blobs == base.blobs
         and len(new.entries) == len(base.entries)
         and all(map(_same, *apart(tabled(new.entries), tabled(base.entries))))

@@ -1,0 +1,98 @@
+"""Which parts of a large manifest are put where later snapshots find them again.
+
+A workspace of a million files has a manifest of tens of megabytes, and most of it says what the one before said. So its
+segments lie in packs, named by their digests, and a snapshot refers to those that are still true. What is new lies in
+the manifest itself until that is a good part of the whole: then it goes into a pack. A manifest of common size has all
+its segments in itself: one request gets it. Puts packs and nothing else (P1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from msgspec.structs import replace
+
+from spotwarp.persistence import codec
+from spotwarp.persistence.envelope import digest
+from spotwarp.persistence.manifest import Manifest, PackRef, Records, Shared
+from spotwarp.persistence.pack import PackBuilder, PackedBlob
+from spotwarp.persistence.table import Segment
+
+_LARGE: Final = 1 << 20
+"""Bytes of segments in a manifest that shares none."""
+_NEW: Final = 4
+"""So large a part of all (one in so many) may be new and in the manifest itself, beyond `_LARGE`."""
+_MOST_PACKS: Final = 16
+"""Packs that one manifest's segments lie in, at most: a restore asks each for its part."""
+
+PutPack = Callable[[memoryview], PackRef]
+"""Puts a sealed pack and names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The segments of a manifest, and where the base has those that it shares."""
+
+    segments: Sequence[Segment]
+    shared: Sequence[Shared | None]
+
+    @property
+    def new(self) -> list[Segment]:
+        return [segment for segment, one in zip(self.segments, self.shared, strict=True) if one is None]
+
+
+def shared_out(manifest: Manifest, base: Manifest | None, builder: Callable[[], PackBuilder], put: PutPack) -> Manifest:
+    """`manifest` with its segments in packs where that pays; `put` is called for each new one, in order."""
+    entries = manifest.entries
+    if not isinstance(entries, Records) or _size(entries.segments) <= _LARGE:
+        return manifest
+    known = _known(entries.segments, base)
+    if not _few_packs(known) or _size(known.new) > max(_LARGE, _size(entries.segments) // _NEW):
+        shared = _stored(known if _few_packs(known) else _known(entries.segments, None), builder, put)
+    else:
+        shared = [one for one in known.shared if one is not None]
+    packs = dict.fromkeys([*manifest.packs, *(one.pack for one in shared)])
+    return replace(manifest, packs=tuple(packs), shared=tuple(shared))
+
+
+def _known(segments: Sequence[Segment], base: Manifest | None) -> _Known:
+    before = {one.first: one for one in base.shared} if base is not None else {}
+    found: list[Shared | None] = []
+    for segment in segments:
+        one = before.get(segment.first)
+        found.append(one if one is not None and one.digest == digest(segment.data) else None)
+    return _Known(segments, found)
+
+
+def _few_packs(known: _Known) -> bool:
+    return len({one.pack for one in known.shared if one is not None}) < _MOST_PACKS
+
+
+def _stored(known: _Known, builder: Callable[[], PackBuilder], put: PutPack) -> list[Shared]:
+    """Put the new segments into packs; gives where all are."""
+    made = builder()
+    waiting: list[tuple[Segment, PackedBlob]] = []
+    where: dict[bytes, Shared] = {}
+
+    def flush() -> None:
+        with made.seal() as data:
+            pack = put(data)
+        for segment, row in waiting:
+            where[segment.first] = Shared(segment.first, pack, row.offset, row.stored, row.digest)
+        waiting.clear()
+        made.reset()
+
+    for segment in known.new:
+        size = len(segment.data)
+        if waiting and not made.fits(size):
+            flush()
+        waiting.append((segment, made.add(digest(segment.data), codec.RAW, size, segment.data)))
+    flush()
+    pairs = zip(known.segments, known.shared, strict=True)
+    return [where[segment.first] if one is None else one for segment, one in pairs]
+
+
+def _size(segments: Sequence[Segment]) -> int:
+    return sum(len(segment.data) for segment in segments)
