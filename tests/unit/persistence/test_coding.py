@@ -157,7 +157,6 @@ def test_damage_of_a_base_names_both(root: Path, tmp_path: Path) -> None:
     run.calls.add(Fault("get_range", key=pack.id, corrupt=100_000, times=None))
     with pytest.raises(CorruptObject) as caught:
         run.restored(tmp_path / "r")
-    assert "coded against" in caught.value.message
     assert pack.id in caught.value.message
     assert "checkpoint-2/model.safetensors" in caught.value.message
 

@@ -215,14 +215,9 @@ def backup(
     with _open(root, seen) as tree:
         if base is not None and (sums := _nothing_new(tree, seen, facts, cache, base, belief)):
             refuse_stopped(cancel)
-            if not always:
-                return _as_it_stands(base, sums, clock.monotonic() - started)
-            if (base.version, base.run) == (FORMAT_VERSION, run):
-                put = _put_manifest(store, msgspec.structs.replace(base, generation=generation), base, rng)
-                again = put.manifest or base
-                cache.stored_again(again)
-                took = clock.monotonic() - started
-                return Uploaded(*put[:3], again, *sums, 0, put.size, (), base.skipped, (), (), 0, took)
+            if not always or (base.version, base.run) == (FORMAT_VERSION, run):
+                put = _put_again(store, base, generation, cache, rng) if always else _Put("", "", 0)
+                return _as_it_stands(base, put, sums, clock.monotonic() - started)
         cutoff, carry = cutoff or Cutoff(clock), carry or Carry()
         index = Index(base, carry.content)
         whole = versions(root, seen.entries, facts, base, cache, belief) if versions is not None else Versions()
@@ -290,11 +285,20 @@ def unchanged(
     belief = Belief(look(root), looked - recheck_s)
     with _open(root, seen) as tree:
         sums = _nothing_new(tree, seen, facts, cache, base, belief)
-    return _as_it_stands(base, sums, clock.monotonic() - started) if sums is not None else None
+    return _as_it_stands(base, _Put("", "", 0), sums, clock.monotonic() - started) if sums is not None else None
 
 
-def _as_it_stands(base: Manifest, sums: tuple[int, int], duration_s: float) -> Uploaded:
-    return Uploaded("", "", 0, base, *sums, 0, 0, (), base.skipped, (), (), 0, duration_s, unchanged=True)
+def _put_again(store: Store, base: Manifest, generation: int, cache: StatCache, rng: Rng) -> _Put:
+    """Put a manifest that says what `base` does."""
+    put = _put_manifest(store, msgspec.structs.replace(base, generation=generation), base, rng)
+    cache.stored_again(put.manifest or base)
+    return put
+
+
+def _as_it_stands(base: Manifest, put: _Put, sums: tuple[int, int], duration_s: float) -> Uploaded:
+    manifest = put.manifest or base
+    files, stored = (*put[:3], manifest, *sums, 0), put.size
+    return Uploaded(*files, stored, tuple(put.packs), base.skipped, (), (), 0, duration_s, unchanged=not put.id)
 
 
 class _Put(NamedTuple):
