@@ -6,7 +6,6 @@ Owns the facts about work at risk. A failed sync leaves everything as it was and
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,10 +29,10 @@ from spotwarp.execution.syncing.judging import file_system_time, judge_all
 from spotwarp.execution.syncing.lacking import lacking
 from spotwarp.execution.syncing.measuring import Measuring
 from spotwarp.execution.syncing.room import shortage
+from spotwarp.execution.syncing.unstored import dirty_bytes
 from spotwarp.execution.syncing.versions import End, Moment, WholeVersions
 from spotwarp.persistence import fork
 from spotwarp.persistence.backup import Carry, Cutoff, Judge, Pages, Progress, Uploaded, backup, unchanged
-from spotwarp.persistence.content import digests_of
 from spotwarp.persistence.excludes import Excludes
 from spotwarp.persistence.manifest import (
     FILE,
@@ -42,7 +41,6 @@ from spotwarp.persistence.manifest import (
     FileFact,
     Manifest,
     Skipped,
-    tabled,
     without_packs,
 )
 from spotwarp.persistence.receipts import Base, BaseForgotten, Committed, Verified, commit, verify
@@ -50,11 +48,11 @@ from spotwarp.persistence.repository import Repository
 from spotwarp.persistence.retention import Retention
 from spotwarp.persistence.runlog.entry import Snapshot, State
 from spotwarp.persistence.runlog.log import RunLog
-from spotwarp.persistence.scan import Scanned, scan
+from spotwarp.persistence.scan import Scanned
 from spotwarp.persistence.statcache import StatCache
 from spotwarp.persistence.store.api import Store
 from spotwarp.persistence.store.metered import Used, usage_of
-from spotwarp.persistence.table import Cursor, Table
+from spotwarp.persistence.table import Table
 from spotwarp.values import spell
 
 TRIES = 4
@@ -464,12 +462,7 @@ class Syncer:
 
         Raises `WorkspaceFault`.
         """
-        cache, base = self._cache.twin(), self._known.manifest
-        entries = scan(self._root, Excludes(self._excludes())).entries
-        if base is not None and cache.quiet(entries, base) is not None:
-            return 0
-        stored = _stored_in(base, cache)
-        return sum(entry.size for entry in entries if entry.kind == FILE and not stored(entry))
+        return dirty_bytes(self._root, Excludes(self._excludes()), self._cache.twin(), self._known.manifest)
 
     def used(self) -> Used | None:
         """What this process asked of the store so far; None where nothing counts it."""
@@ -487,24 +480,6 @@ class Syncer:
         """Seconds of work that are stored nowhere, at most."""
         with self._guard:
             return max(0.0, self._clock.monotonic() - self.facts.safe_since)
-
-
-def _stored_in(base: Manifest | None, cache: StatCache) -> Callable[[Scanned], bool]:
-    """Tells, asked in the order of the paths, whether a file is in the snapshot `base` as it is on disk.
-
-    What was read for a snapshot that could not be committed is in none. While `base` is unknown, being read counts.
-    """
-    at = Cursor(tabled(base.entries)) if base is not None else None
-
-    def stored(entry: Scanned) -> bool:
-        # What their times show: files held for writing are not all work at risk.
-        digests = cache.lookup(entry, -math.inf)
-        if digests is None or at is None or base is None:
-            return digests is not None
-        was = at.find(entry.path)
-        return was is not None and was.kind == FILE and digests_of(was, base.blobs) in (digests, None)
-
-    return stored
 
 
 def _users(entries: Iterable[Scanned] | Iterable[Entry]) -> bool:

@@ -9,18 +9,20 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from spotwarp.errors import SpotWarpError
 from spotwarp.execution import localstate
 from spotwarp.model import human_bytes
+from spotwarp.persistence.content import digests_of
 from spotwarp.persistence.entries import shown
 from spotwarp.persistence.excludes import Excludes
-from spotwarp.persistence.manifest import FILE
-from spotwarp.persistence.scan import scan
+from spotwarp.persistence.manifest import FILE, Manifest, tabled
+from spotwarp.persistence.scan import Scanned, scan
 from spotwarp.persistence.statcache import StatCache
+from spotwarp.persistence.table import Cursor
 
 NAMED = 5
 LISTED = 1000
@@ -64,3 +66,30 @@ def _look(root: Path, patterns: Sequence[str]) -> Unstored:
     left = [e for e in files if not e.path.startswith(b".spotwarp/") and cache.lookup(e, -math.inf) is None]
     left.sort(key=lambda e: (-e.size, e.path))
     return Unstored(tuple(shown(e.path) for e in left[:LISTED]), len(left), sum(e.size for e in left))
+
+
+def dirty_bytes(root: Path, excludes: Excludes, cache: StatCache, base: Manifest | None) -> int:
+    """Bytes of the files that are not in the snapshot `base` as they are on disk. Raises `WorkspaceFault`."""
+    entries = scan(root, excludes).entries
+    if base is not None and cache.quiet(entries, base) is not None:
+        return 0
+    stored = _stored_in(base, cache)
+    return sum(entry.size for entry in entries if entry.kind == FILE and not stored(entry))
+
+
+def _stored_in(base: Manifest | None, cache: StatCache) -> Callable[[Scanned], bool]:
+    """Tells, asked in the order of the paths, whether a file is in the snapshot `base` as it is on disk.
+
+    What was read for a snapshot that could not be committed is in none. While `base` is unknown, being read counts.
+    """
+    at = Cursor(tabled(base.entries)) if base is not None else None
+
+    def stored(entry: Scanned) -> bool:
+        # What their times show: files held for writing are not all work at risk.
+        digests = cache.lookup(entry, -math.inf)
+        if digests is None or at is None or base is None:
+            return digests is not None
+        was = at.find(entry.path)
+        return was is not None and was.kind == FILE and digests_of(was, base.blobs) in (digests, None)
+
+    return stored

@@ -215,7 +215,7 @@ def backup(
     with _open(root, seen) as tree:
         if base is not None and (sums := _nothing_new(tree, seen, facts, cache, base, belief)):
             refuse_stopped(cancel)
-            if not always or (base.version, base.run) == (FORMAT_VERSION, run):
+            if not always or _current(base, run):
                 put = _put_again(store, base, generation, cache, rng) if always else _Put("", "", 0)
                 return _as_it_stands(base, put, sums, clock.monotonic() - started)
         cutoff, carry = cutoff or Cutoff(clock), carry or Carry()
@@ -245,10 +245,8 @@ def backup(
     put = _Put("", "", 0) if same else _put_manifest(store, manifest, base, rng)
     manifest = base if same and base is not None else put.manifest or manifest
     _remember(tally, manifest, cache, pages)
-    done = _Done(
-        *(put, found, late, uploads.stored_bytes + put.size, meter.bytes, index.new_packs() | put.packs),
-        *(share.used_s, lanes.lanes),
-    )
+    amounts = uploads.stored_bytes + put.size, meter.bytes
+    done = _Done(put, found, late, *amounts, index.new_packs() | put.packs, share.used_s, lanes.lanes)
     return _uploaded(
         *(done, tally, manifest, base), duration_s=clock.monotonic() - started, unchanged=same, belief=belief
     )
@@ -286,6 +284,10 @@ def unchanged(
     with _open(root, seen) as tree:
         sums = _nothing_new(tree, seen, facts, cache, base, belief)
     return _as_it_stands(base, _Put("", "", 0), sums, clock.monotonic() - started) if sums is not None else None
+
+
+def _current(base: Manifest, run: str) -> bool:
+    return (base.version, base.run) == (FORMAT_VERSION, run)
 
 
 def _put_again(store: Store, base: Manifest, generation: int, cache: StatCache, rng: Rng) -> _Put:
