@@ -147,6 +147,8 @@ def test_what_is_decoded_lies_where_it_shall() -> None:
     out = bytearray(len(data))
     decode(codec, coded, len(data), out=memoryview(out))
     assert out == data
+    with pytest.raises(ValueError, match="no place"):
+        decode(codec, coded, len(data), out=memoryview(out)[1:])
 
 
 def test_a_patch_holds_the_pages_that_changed() -> None:

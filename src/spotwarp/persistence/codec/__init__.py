@@ -112,6 +112,8 @@ def decode(
             f"a blob is coded with codec {codec}, which this SpotWarp does not know",
             hint="Upgrade SpotWarp on this machine; nothing was changed.",
         )
+    if out is not None and out.nbytes != raw_length:
+        raise ValueError(f"{out.nbytes} bytes are no place for {raw_length}")
     if needs_base(codec) and base is None:
         raise CorruptObject("a blob of differences names no base")
     return decoder(data, raw_length, base, out)

@@ -12,6 +12,8 @@ from spotwarp.persistence.codec.scratch import Bytes, scratch
 
 _CLEARLY: Final = 0.98
 """What is slower, a wider element or a search for repetitions, must be better by more than chance."""
+_NEXT_TO_NOTHING: Final = 0.01
+"""Zeros, a constant: zstd makes as little of it in one step, and it needs no base."""
 _DELTA_WORTH: Final = 0.95
 """Differences must save 5 % over the planes: their base is read and decoded as well at a restore."""
 
@@ -21,6 +23,8 @@ def choose(data: Bytes, *, level: int, width: int, base: Bytes | None) -> tuple[
     part = sample(data, "sample")
     widths = (width,) if width else WIDTHS
     best = _best(part, widths)
+    if best.ratio < _NEXT_TO_NOTHING:
+        return ZSTD, None
     # Text has elements of one byte, if any; a tensor of wider ones need not pay for the trial.
     as_text = len(zstd.compressor(level).compress(part.data)) / part.nbytes if width <= 1 else 1.0
     if base is not None:
