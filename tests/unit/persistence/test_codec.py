@@ -71,9 +71,10 @@ def test_a_promising_start_does_not_buy_a_poor_whole() -> None:
 )
 def test_weights_are_coded_in_planes(kind: str, said: int, most: float) -> None:
     data = (np.random.default_rng(1).standard_normal(MIB // 4) * 0.02).astype(kind).tobytes()
-    codec, coded = coded_as(data, level=1, width=said)
-    assert codec == PLANES
-    assert len(coded) < most * len(data)
+    for length in (len(data), len(data) - 13):
+        codec, coded = coded_as(data[:length], level=1, width=said)
+        assert codec == PLANES
+        assert len(coded) < most * length
 
 
 def test_a_float_of_sixteen_bits_is_told_from_one_of_thirty_two() -> None:
@@ -161,6 +162,22 @@ def test_a_patch_holds_the_pages_that_changed() -> None:
     assert decode(PATCH, coded, len(new), old) == new
     with pytest.raises(CorruptObject):
         decode(PATCH, coded, len(new), old[: 50 * PAGE])
+
+
+def test_a_patch_that_speaks_of_pages_beyond_its_end_is_damaged() -> None:
+    good = bytes((RAW, 0b010)) + bytes(PAGE)
+    assert decode(PATCH, good, 3 * PAGE, os.urandom(PAGE) * 3)
+    for bits in (0b1010, 0b10000010):
+        with pytest.raises(CorruptObject):
+            decode(PATCH, bytes((RAW, bits)) + bytes(PAGE), 3 * PAGE, bytes(3 * PAGE))
+
+
+def test_a_patch_holds_what_lies_beyond_its_base_whatever_the_fingerprints_say() -> None:
+    data = os.urandom(100 * PAGE)
+    known = fingerprints(data)
+    pieces = encode_patch(data, known, known, 100 * PAGE - 1, level=1)
+    assert pieces is not None
+    assert decode(PATCH, b"".join(pieces), len(data), data[:-1]) == data
 
 
 def test_a_patch_of_more_than_a_quarter_is_none() -> None:

@@ -148,9 +148,8 @@ def _decode_patch(data: Buffer, raw_length: int, base: Buffer | None, out: memor
 
     assert base is not None  # noqa: S101
     pages = patch.read(data, raw_length, memoryview(base).nbytes)
-    if needs_base(pages.codec):
-        raise CorruptObject("the pages of a patch are coded with a codec that needs a base")
-    return pages.applied(base, decode(pages.codec, pages.coded, pages.length), raw_length, out)
+    content = decode(pages.codec, pages.coded, pages.length)  # without a base: no patch is made of another
+    return pages.applied(base, content, raw_length, out)
 
 
 _Decoder = Callable[[Buffer, int, Buffer | None, memoryview | None], Buffer]
