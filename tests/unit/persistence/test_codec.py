@@ -27,6 +27,7 @@ from spotwarp.persistence.codec import (
     fingerprints,
     needs_base,
 )
+from spotwarp.persistence.codec.sample import SIZE, sample
 
 MIB = 1 << 20
 
@@ -81,6 +82,13 @@ def test_a_float_of_sixteen_bits_is_told_from_one_of_thirty_two() -> None:
     wide = (np.random.default_rng(1).standard_normal(MIB // 4) * 0.02).astype("<f4")
     half = (wide.view("<u4") >> 16).astype("<u2")
     assert [coded_as(data.tobytes(), level=1)[1][0] for data in (wide, half)] == [4, 2]
+
+
+@pytest.mark.parametrize("size", [10, SIZE, SIZE + 1, MIB + 3, 4 * MIB])
+def test_a_sample_keeps_every_byte_of_a_number_in_its_place(size: int) -> None:
+    found = sample((np.arange(size) % 8).astype(np.uint8), "a test's")
+    assert found.nbytes == min(size, SIZE)
+    assert np.array_equal(found, np.arange(len(found)) % 8)
 
 
 def test_text_goes_to_zstd_also_as_a_tensor_of_bytes() -> None:
