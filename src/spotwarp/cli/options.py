@@ -7,7 +7,7 @@ from typing import Any, Final
 import typer
 
 LIMITS: Final[Any] = typer.Option(
-    None, "--limits", help="What storing may use: cpu=1.5,bandwidth=200MB/s (SPOTWARP_LIMITS)."
+    None, "--limits", help="What may be used: cpu=1.5,bandwidth=200MB/s (SPOTWARP_LIMITS)."
 )
 CODING: Final[Any] = typer.Option(None, "--coding", help="auto, raw, planes or delta (SPOTWARP_CODING).")
 INTERVAL: Final[Any] = typer.Option(None, "--interval", help="auto, or 1s to 24h (SPOTWARP_INTERVAL).")

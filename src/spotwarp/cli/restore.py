@@ -8,6 +8,7 @@ import typer
 
 from spotwarp.cli import render
 from spotwarp.cli.context import enter
+from spotwarp.cli.options import LIMITS
 from spotwarp.errors import UsageError
 from spotwarp.model import human_bytes, human_seconds
 from spotwarp.system import require_posix
@@ -26,6 +27,7 @@ def restore(
     force: bool = typer.Option(
         False, "--force", help="Into the workspace: set newer local work aside (under .spotwarp/set-aside/)."
     ),
+    limits: str | None = LIMITS,
     as_json: bool = typer.Option(False, "--json", help="Print what was restored as JSON."),
 ) -> None:
     """Restore a snapshot, verified byte by byte, or nothing.
@@ -49,7 +51,7 @@ def restore(
 
     if force and to is not None:
         raise UsageError("--force is for the workspace; --to takes a new or empty directory")
-    opened = enter(run_name)
+    opened = enter(run_name, limits=limits)
     done = restore_run(
         opened.workspace,
         opened.config,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from spotwarp.config import load
 from spotwarp.errors import Interrupted, SpotWarpError, StoreUnavailable
 from spotwarp.execution.news.notifier import Notifier
 from spotwarp.execution.supervisor import Event
+from spotwarp.execution.syncing.measuring import Measuring
 from spotwarp.execution.syncing.storing import Storing
 from spotwarp.execution.syncing.syncer import Facts
 from spotwarp.persistence.backup import Progress
@@ -35,6 +37,8 @@ class Syncing:
         self.progress: Callable[[Progress], None] | None = None
         self.how: dict[str, Any] = {}
         self.clock, self.looks, self.look_s = clock, 0, 0.1
+        config = load(None, env={}, overrides={"remote_path": "/x"})
+        self.measuring = Measuring(Path("nowhere"), "id", config, clock, local=True, notice_s=None)
 
     def sync(self, *, progress: Callable[[Progress], None] | None = None, **how: Any) -> Any:
         self.progress, self.how = progress, how
