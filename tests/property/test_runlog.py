@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from spotwarp.errors import Fenced, LeaseHeld
 from spotwarp.persistence import receipts
+from spotwarp.persistence.encryption.cipher import Cipher
 from spotwarp.persistence.runlog import fold, lease, log
 from spotwarp.persistence.runlog.entry import Claim
 from spotwarp.testing.model_runs import Scenario, simulate
@@ -35,6 +36,12 @@ SCENARIOS = {"handover": HANDOVER, "lost": LOST, "zombie": ZOMBIE, "gate": GATE,
 def test_the_invariants_hold(name: str) -> None:
     for seed in range(120):
         simulate(f"{name} {seed}", SCENARIOS[name])
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_the_invariants_hold_over_a_store_that_seals(name: str) -> None:
+    for seed in range(10):
+        simulate(f"{name} {seed}", changed(SCENARIOS[name], cipher=Cipher(bytes(32), "model")))
 
 
 @pytest.mark.deep
@@ -67,7 +74,7 @@ def test_one_misfortune_at_every_step(name: str) -> None:
 def test_a_schedule_is_its_seed() -> None:
     one, two = (simulate("again", ZOMBIE) for _ in range(2))
 
-    assert one.store.objects == two.store.objects
+    assert one.bucket.objects == two.bucket.objects
     assert one.stage.steps == two.stage.steps
 
 

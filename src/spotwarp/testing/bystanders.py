@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from spotwarp.errors import CorruptObject, LeaseError, ObjectMissing, StoreUnavailable
 from spotwarp.persistence import layout, prune
+from spotwarp.persistence.envelope import Kind, seal
 from spotwarp.persistence.pack import read_trailer
 from spotwarp.persistence.runlog import fold
 from spotwarp.persistence.runlog.entry import Claim, Fence, Forget, Released, Snapshot
@@ -35,7 +36,7 @@ def enter(world: World) -> None:
     cast += [(f"prune{i}", 3, _prune) for i in range(scenario.pruners)]
     for name, times, act in cast:
         if times:
-            world.store.mortal.add(name)
+            world.bucket.mortal.add(name)
             world.stage.spawn(name, _repeat(world, name, times, act), group=name)
 
 
@@ -128,22 +129,23 @@ def collect(world: World) -> None:
     forgotten = {n for n in sorted(witness.accepted) if isinstance(witness.log[n - 1], Snapshot)} - witness.states[
         -1
     ].roots
-    lapsed = {key for n in sorted(forgotten) for key in witness.objects_of(n)} - alive - world.store.landed_again
-    left = sorted(key for key in lapsed if key in world.store.objects)
+    lapsed = {key for n in sorted(forgotten) for key in witness.objects_of(n)} - alive
+    again = world.bucket.landed_again
+    left = sorted(key for key in lapsed if world.hidden(key) in world.bucket.objects.keys() - again)
     if left:
         raise Violation(f"LEAK: {left} stay, although their snapshot was forgotten")
     if not witness.terminal:
         head = log.head().state
-        world.store.put(layout.beat_key(RUN, "last"), b"")
+        world.store.put(layout.beat_key(RUN, "last"), seal(Kind.BEAT, b""))
         log.append(
             lambda _: Claim(
                 generation=head.generation + 1, machine="Z", cause="takeover", base=head.snapshot, lease_s=1
             )
         )
     _prune(world, log)
-    stay = {k for k in world.store.objects if "/packs/" in k or "/manifests/" in k}
-    if stay != alive:
-        raise Violation(f"LEAK: {sorted(stay ^ alive)} are garbage for ever, or lost")
+    stay = {k for k in world.bucket.objects if "/packs/" in k or "/manifests/" in k}
+    if stay != set(map(world.hidden, alive)):
+        raise Violation(f"LEAK: {sorted(stay ^ set(map(world.hidden, alive)))} are garbage for ever, or lost")
 
 
 def _alive(world: World) -> set[str]:

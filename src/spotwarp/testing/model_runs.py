@@ -15,6 +15,9 @@ from typing import TypeVar, cast
 
 from spotwarp.errors import CorruptObject, Fenced, LeaseHeld, SpotWarpError, StoreUnavailable
 from spotwarp.persistence import layout, manifest, receipts
+from spotwarp.persistence.encryption.cipher import Cipher
+from spotwarp.persistence.encryption.sealed import SealedStore, box_for
+from spotwarp.persistence.envelope import HEADER_SIZE
 from spotwarp.persistence.manifest import DIRECTORY, Blob, Manifest, PackRef
 from spotwarp.persistence.pack import PackBuilder
 from spotwarp.persistence.repository import Identity, Repository
@@ -22,9 +25,10 @@ from spotwarp.persistence.retention import Retention
 from spotwarp.persistence.runlog import fold, lease
 from spotwarp.persistence.runlog.entry import Claim, Phase, Snapshot
 from spotwarp.persistence.runlog.log import RunLog
+from spotwarp.persistence.store.api import Store
 from spotwarp.testing.clocks import SeededRng
 from spotwarp.testing.interleaving import Interleaver
-from spotwarp.testing.model_store import Hazards, ModelStore
+from spotwarp.testing.model_store import Hazards, ModelStore, Watcher
 from spotwarp.testing.witness import Violation, Witness
 
 RUN = "main"
@@ -58,6 +62,8 @@ class Scenario:
     patience: int = 6
     """How often a life waits for a held run before it gives up."""
     most_steps: int = 900
+    cipher: Cipher | None = None
+    """What is stored is encrypted by it."""
     careless: frozenset[str] = frozenset()
     """Habits switched off: `catch-up`, `objects-first`, `beat-first`, `recheck-base`, `gate-fence`."""
 
@@ -78,6 +84,34 @@ class HandUpload:
     late_bytes: int = 0
 
 
+class Opening:
+    """Shows a watcher the objects of an encrypted bucket as they were before."""
+
+    def __init__(self, watcher: Watcher, cipher: Cipher) -> None:
+        self._watcher, self._cipher = watcher, cipher
+
+    def landed(self, key: str, data: bytes) -> None:
+        """See `Watcher`."""
+        plain = self._shown(key)
+        if not layout.is_pack(plain):
+            data = bytes(self._cipher.box(plain).open(data[HEADER_SIZE:], data[:HEADER_SIZE], plain))
+        self._watcher.landed(plain, data)
+
+    def deleted(self, key: str) -> None:
+        """See `Watcher`."""
+        self._watcher.deleted(self._shown(key))
+
+    def read(self, key: str, reader: str) -> None:
+        """See `Watcher`."""
+        self._watcher.read(self._shown(key), reader)
+
+    def _shown(self, key: str) -> str:
+        plain = layout.renamed(key, self._cipher.show)
+        if plain is None:
+            raise Violation(f"NAMED: {key} is no key of an encrypted bucket")
+        return plain
+
+
 class World:
     """One simulated run: the store, the witness, and all that act on them."""
 
@@ -87,18 +121,24 @@ class World:
         self.stage = Interleaver(seed)
         self.random = self.stage.random
         self.stage.limit(self.random.randint(scenario.most_steps // 4, scenario.most_steps))
-        self.witness = Witness(RUN, now=self.stage.monotonic, has=lambda key: key in self.store.objects)
-        self.store = ModelStore(
+        self.witness = Witness(RUN, now=self.stage.monotonic, has=lambda key: self.hidden(key) in self.bucket.objects)
+        self.bucket = ModelStore(
             self.stage,
-            self.witness,
+            Opening(self.witness, scenario.cipher) if scenario.cipher else self.witness,
             hazards,
             freeze_s=(scenario.lease_s / 2, scenario.lease_s * 3),
             on_crash=self._crashed,
         )
+        self.store: Store = SealedStore(self.bucket, scenario.cipher) if scenario.cipher else self.bucket
         self.rng = SeededRng(f"{seed} tokens")
         self.repository = Repository(self.store, Identity(format=0, id="model"))
         self.revivals, self.notices = scenario.revivals, scenario.notices
         self.machines = {name: Machine(self, name) for name in "ABCDEF"[: scenario.machines]}
+
+    def hidden(self, key: str) -> str:
+        """`key` as it is in the bucket."""
+        cipher = self.scenario.cipher
+        return (layout.renamed(key, cipher.hide) if cipher else None) or key
 
     def log(self, life: str) -> RunLog:
         """A log as a new reader has it."""
@@ -114,7 +154,7 @@ class World:
             machine.boot()
         bystanders.enter(self)
         self.stage.run()
-        self.store.still()
+        self.bucket.still()
         bystanders.collect(self)
 
     def insist(self, act: Callable[[], T]) -> T:
@@ -152,7 +192,7 @@ class Machine:
         """A new process life."""
         self.lives += 1
         self.life = life = f"{self.name}{self.lives}"
-        self.world.store.mortal.add(life)
+        self.world.bucket.mortal.add(life)
 
         def work() -> None:
             self.world.stage.sleep(after_s)
@@ -323,9 +363,9 @@ class Life:
     def _upload(self, base: receipts.Base, lineage: tuple[bytes, ...]) -> HandUpload:
         old = base.manifest.packs if base.manifest else ()
         kept = tuple(p for p in old if self.world.chance(0.7))[-3:]
-        data = _pack_bytes()
         cls = "resumable" if self.world.chance(0.8) else "weights-only"
-        new = PackRef(RUN, layout.new_object_id(self.generation, self.world.rng), len(data))
+        name = layout.new_object_id(self.generation, self.world.rng)
+        new = PackRef(RUN, name, len(_pack_bytes(self.store, layout.pack_key(RUN, name))))
         made = Manifest(
             0,
             RUN,
@@ -346,7 +386,9 @@ class Life:
 
     def _put_packs(self, upload: HandUpload) -> None:
         for pack in upload.new_packs:
-            self.world.insist(lambda pack=pack: self.store.put(layout.pack_key(RUN, pack.id), _pack_bytes()))  # type: ignore[misc]
+            key = layout.pack_key(RUN, pack.id)
+            data = _pack_bytes(self.store, key)
+            self.world.insist(lambda key=key, data=data: self.store.put(key, data))  # type: ignore[misc]
 
     def _close(self, committed: receipts.Committed, noticed: bool) -> None:
         verified = self.world.insist(lambda: receipts.verify(self.store, RUN, committed, thorough=True))
@@ -365,8 +407,9 @@ class Life:
             raise Fenced(self.lost.reason)
 
 
-def _pack_bytes() -> bytes:
+def _pack_bytes(store: Store, key: str) -> bytes:
     builder = PackBuilder(4096)
+    builder.reset(box_for(store, key))
     builder.add(bytes(16), 0, 1, b"x")
     return bytes(builder.seal())
 
