@@ -59,12 +59,12 @@ class PackBuilder:
     The memory is mapped, not allocated: what was never written to costs nothing, and what was stays warm.
     """
 
-    def __init__(self, capacity: int = TARGET) -> None:
+    def __init__(self, capacity: int = TARGET, *, box: Box | None = None) -> None:
         self._buffer = mmap.mmap(-1, capacity)
         self._scratch: bytearray = bytearray()
         self._rows: list[PackedBlob] = []
         self._size = 0
-        self.reset()
+        self.reset(box)
 
     @property
     def rows(self) -> list[PackedBlob]:

@@ -408,8 +408,7 @@ class Life:
 
 
 def _pack_bytes(store: Store, key: str) -> bytes:
-    builder = PackBuilder(4096)
-    builder.reset(box_for(store, key))
+    builder = PackBuilder(4096, box=box_for(store, key))
     builder.add(bytes(16), 0, 1, b"x")
     return bytes(builder.seal())
 

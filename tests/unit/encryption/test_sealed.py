@@ -10,6 +10,7 @@ import pytest
 from spotwarp.clock import SystemClock
 from spotwarp.errors import CorruptObject, ObjectMissing, UnsupportedFormat
 from spotwarp.persistence import layout
+from spotwarp.persistence.backup import sharing
 from spotwarp.persistence.encryption.cipher import BOX_EXTRA, Cipher
 from spotwarp.persistence.encryption.sealed import SealedStore, box_for
 from spotwarp.persistence.envelope import HEADER_SIZE, Kind, check_header, digest, seal, unseal
@@ -112,8 +113,7 @@ def test_it_may_stand_on_anything(store: SealedStore) -> None:
 
 
 def packed(store: SealedStore, *blobs: bytes, key: str = PACK) -> bytes:
-    builder = PackBuilder(1 << 16)
-    builder.reset(box_for(store, key))
+    builder = PackBuilder(1 << 16, box=box_for(store, key))
     for blob in blobs:
         builder.add(digest(blob), 0, len(blob), blob[: len(blob) // 2], blob[len(blob) // 2 :])
     with builder.seal() as sealed:
@@ -136,8 +136,7 @@ def test_blobs_and_tables_are_closed_each_by_itself(store: SealedStore) -> None:
 
 
 def test_a_full_pack_that_is_closed_fits_its_buffer(store: SealedStore) -> None:
-    builder = PackBuilder(4096)
-    builder.reset(box_for(store, PACK))
+    builder = PackBuilder(4096, box=box_for(store, PACK))
     while builder.fits(100):
         builder.add(b"d" * 16, 0, 100, b"x" * 100)
     with builder.seal() as sealed:
@@ -164,13 +163,18 @@ def test_a_pack_under_another_name_is_refused(store: SealedStore, below: MemoryS
             read_trailer(store, PACK, sealed.nbytes)
 
 
-def test_a_backup_is_restored_and_shows_nothing(store: SealedStore, below: MemoryStore, tmp_path: Path) -> None:
+def test_a_backup_is_restored_and_shows_nothing(
+    store: SealedStore, below: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sharing, "_LARGE", 500)  # also what a large manifest has in packs
+    monkeypatch.setattr("spotwarp.persistence.table._MASK", 15)
     root = tmp_path / "ws"
     contents = {
         "secret-name.txt": b"a secret content",
         "dir/secret-large.bin": b"compressible secret " * 400_000,
         "weights.bin": SeededRng().token(3 << 20).encode(),
     }
+    contents |= {f"many/secret-{n}": b"secret %d" % n for n in range(100)}
     for name, data in contents.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(data)
@@ -180,6 +184,7 @@ def test_a_backup_is_restored_and_shows_nothing(store: SealedStore, below: Memor
     (root / "secret-name.txt").write_bytes(b"a secret that changed")
     backups.take()
     assert backups.restored(tmp_path / "out") == read_tree(root)
+    assert uploaded.manifest.shared
     everything = b"".join(key.encode() + data for key, data in below.contents().items())
     assert len(everything) > 3 << 20
     assert b"secret" not in everything

@@ -51,6 +51,7 @@ from spotwarp.persistence.backup.versions import VersionRule, Versions
 from spotwarp.persistence.beneath import Tree
 from spotwarp.persistence.content import SMALL
 from spotwarp.persistence.cuts import CHUNK
+from spotwarp.persistence.encryption.sealed import box_for
 from spotwarp.persistence.envelope import FORMAT_VERSION
 from spotwarp.persistence.held import Held, Identity, look
 from spotwarp.persistence.index import Carried, Index
@@ -468,13 +469,18 @@ class _Tally:
 def _put_manifest(store: Store, manifest: Manifest, base: Manifest | None, rng: Rng) -> _Put:
     """Put the manifest under a name that is used once, and before it the packs of what it shares with later ones."""
     packs: list[PackRef] = []
+    names: list[str] = []
+
+    def new_pack() -> PackBuilder:
+        names.append(new_object_id(manifest.generation, rng))
+        return PackBuilder(box=box_for(store, pack_key(manifest.run, names[-1])))
 
     def put_pack(data: memoryview) -> PackRef:
-        packs.append(PackRef(manifest.run, new_object_id(manifest.generation, rng), data.nbytes))
+        packs.append(PackRef(manifest.run, names[-1], data.nbytes))
         store.put(pack_key(manifest.run, packs[-1].id), data)
         return packs[-1]
 
-    manifest = shared_out(manifest, base, PackBuilder, put_pack)
+    manifest = shared_out(manifest, base, new_pack, put_pack)
     data = manifests.encode(manifest)
     name = new_object_id(manifest.generation, rng)
     store.put(manifest_key(manifest.run, name), data)

@@ -44,7 +44,7 @@ class _Known:
 
 
 def shared_out(manifest: Manifest, base: Manifest | None, builder: Callable[[], PackBuilder], put: PutPack) -> Manifest:
-    """`manifest` with its segments in packs where that pays; `put` is called for each new one, in order."""
+    """`manifest` with its segments in packs where that pays; `builder` is called for each new one, and then `put`."""
     entries = manifest.entries
     if not isinstance(entries, Records) or _size(entries.segments) <= _LARGE:
         return manifest
@@ -82,12 +82,12 @@ def _stored(known: _Known, builder: Callable[[], PackBuilder], put: PutPack) -> 
         for segment, row in waiting:
             where[segment.first] = Shared(segment.first, pack, row.offset, row.stored, row.digest)
         waiting.clear()
-        made.reset()
 
     for segment in known.new:
         size = len(segment.data)
         if waiting and not made.fits(size):
             flush()
+            made = builder()
         waiting.append((segment, made.add(digest(segment.data), codec.RAW, size, segment.data)))
     flush()
     pairs = zip(known.segments, known.shared, strict=True)
