@@ -1,4 +1,4 @@
-"""`spotwarp --version` answers before anything heavy is imported."""
+"""What a start costs: `--version` answers before anything is imported, a verb without the parser's converter."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from spotwarp import __version__
 
 PROBE = """
 import sys
 before = set(sys.modules)
-sys.argv = ["spotwarp", "--version"]
+sys.argv = ["spotwarp", *sys.argv[1:]]
 from spotwarp.__main__ import main
 code = main()
 print(*sorted(set(sys.modules) - before))
@@ -20,11 +22,27 @@ sys.exit(code)
 """
 
 
+def imported(*words: str) -> tuple[str, set[str]]:
+    """What `spotwarp WORDS` prints, and what it loads."""
+    done = subprocess.run([sys.executable, "-c", PROBE, *words], capture_output=True, text=True, check=False)
+    *answer, modules = done.stdout.splitlines()
+    return "\n".join(answer), set(modules.split())
+
+
 def test_version_imports_nothing_but_itself() -> None:
-    done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=True)
-    answer, imported = done.stdout.splitlines()
+    answer, modules = imported("--version")
     assert answer == f"spotwarp {__version__}"
-    assert set(imported.split()) <= {"__future__", "spotwarp", "spotwarp.__main__"}
+    assert modules <= {"__future__", "spotwarp", "spotwarp.__main__"}
+
+
+def test_text_needs_no_converter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It costs a third of the start of every verb."""
+    monkeypatch.chdir(tmp_path)
+    _, modules = imported("run", "some-run", "--run", "other", "--json", "--", "true", "1")
+    assert "spotwarp.cli.run" in modules
+    assert "pydantic" not in modules
+    _, modules = imported("logs", "--tail", "3")
+    assert "pydantic" in modules  # else this test no longer says anything
 
 
 def test_the_installed_program_answers_within_a_tenth_of_a_second() -> None:

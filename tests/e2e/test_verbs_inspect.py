@@ -36,7 +36,8 @@ def test_the_shapes_that_programs_rely_on(ws: Machine) -> None:
     assert 0 <= during["at_risk_s"] < 30
     ws.file("go", "")
     program.end(2)
-    *_, snapshot = kept = ws.snapshots()
+    *_, snapshot = kept = ws.facts("snapshots")
+    assert kept == ws.snapshots()
     assert set(snapshot) == {
         "id", "generation", "time", "files", "bytes", "read_bytes", "stored_bytes", "resumable", "late", "late_bytes",
     }  # fmt: skip

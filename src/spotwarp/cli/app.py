@@ -10,11 +10,13 @@ import typer
 
 from spotwarp import __version__
 from spotwarp.cli import background, demo, doctor, init, inspect, key, restore, run, status, sync
+from spotwarp.cli.parsing import Verb, Verbs
 from spotwarp.cli.render import failure
 from spotwarp.errors import Interrupted, SpotWarpError, UsageError, WorkspaceFault
 
 app = typer.Typer(
     name="spotwarp",
+    cls=Verbs,
     no_args_is_help=True,
     add_completion=True,
     rich_markup_mode=None,
@@ -25,6 +27,8 @@ app = typer.Typer(
 )
 for module in (init, doctor, run, background, sync, status, inspect, restore, key, demo):
     module.register(app)
+for verb in app.registered_commands:
+    verb.cls = Verb
 
 
 def _version(wanted: bool) -> None:

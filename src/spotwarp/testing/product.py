@@ -1,6 +1,7 @@
 """The product as its users have it: `spotwarp` as a program, in directories that stand for machines.
 
-Owns every process that a test starts: at the end none of them is left. Looks at nothing but exit codes, output, files.
+Owns every process that a test starts: at the end none of them is left. Looks at nothing but exit codes, output, files,
+and the store where a test waits for what it is to hold: a program for each look would be most of the work.
 """
 
 from __future__ import annotations
@@ -17,6 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+
+from spotwarp import config
+from spotwarp.clock import SystemClock, SystemRng
+from spotwarp.persistence.repository import open_repository, retained_snapshots
+from spotwarp.persistence.store.url import open_store, parse_url
+from spotwarp.persistence.view import snapshot_facts
 
 MARK = "SPOTWARP_E2E_MACHINE"
 SETTINGS = {
@@ -150,8 +157,14 @@ class Machine:
         return self
 
     def snapshots(self) -> list[dict[str, Any]]:
-        """The snapshots that are kept, oldest first."""
-        return list(self.facts("snapshots"))
+        """The snapshots that are kept, oldest first: what `spotwarp snapshots --json` prints, without the program."""
+        clock, rng = SystemClock(), SystemRng()
+        settings = config.load(self.path, env=self._env)
+        store = open_store(parse_url(settings.remote_path, cwd=self.path), clock=clock, rng=rng, env=self._env)
+        repository = open_repository(store)
+        log = repository.log(settings.run, life="look", clock=clock, rng=rng)
+        head = log.head() if settings.run in repository.runs() else log.existing_head()
+        return [json.loads(json.dumps(snapshot_facts(one))) for one in retained_snapshots(log, head.state)]
 
     def processes(self) -> list[psutil.Process]:
         """Every living process that was started here, whatever its parent is now."""
