@@ -21,6 +21,7 @@ import psutil
 
 from spotwarp import config
 from spotwarp.clock import SystemClock, SystemRng
+from spotwarp.persistence.encryption.secret import given
 from spotwarp.persistence.repository import open_repository, retained_snapshots
 from spotwarp.persistence.store.url import open_store, parse_url
 from spotwarp.persistence.view import snapshot_facts
@@ -161,7 +162,8 @@ class Machine:
         clock, rng = SystemClock(), SystemRng()
         settings = config.load(self.path, env=self._env)
         store = open_store(parse_url(settings.remote_path, cwd=self.path), clock=clock, rng=rng, env=self._env)
-        repository = open_repository(store)
+        secret = given(dict(self._env), settings.key_file, self.path, keep=True)
+        repository = open_repository(store, secret)
         log = repository.log(settings.run, life="look", clock=clock, rng=rng)
         head = log.head() if settings.run in repository.runs() else log.existing_head()
         return [json.loads(json.dumps(snapshot_facts(one))) for one in retained_snapshots(log, head.state)]
