@@ -19,6 +19,8 @@ EMPTY_WORDS = ("Manager", "Helper", "Handler")
 # Deciders: from what is known to what to do. Whoever wants to act, wait or look at a clock is a doer.
 DECIDERS = [
     "execution/supervisor.py",
+    "persistence/backup/concurrency.py",
+    "persistence/backup/policy.py",
     "persistence/retention.py",
     "persistence/runlog/fold.py",
     "persistence/view.py",

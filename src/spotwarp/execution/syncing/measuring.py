@@ -22,7 +22,8 @@ from spotwarp.persistence.backup import BackupOptions, Mode, Uploaded, pack_size
 from spotwarp.persistence.backup.concurrency import START
 from spotwarp.persistence.backup.policy import MODES, Measured, Speed, choose
 from spotwarp.persistence.parallel import default_workers
-from spotwarp.persistence.store.metered import Used
+from spotwarp.persistence.repository import Repository
+from spotwarp.persistence.store.metered import Used, usage_of
 
 FILE: Final = "cache/measured.json"
 _KEPT: Final = 8
@@ -53,19 +54,23 @@ class Measuring:
     """One workspace's numbers. Used under the syncer's lock."""
 
     def __init__(
-        self, workspace: Path, repository: str, config: Config, clock: Clock, *, local: bool, notice_s: float | None
+        self, workspace: Path, repository: Repository, config: Config, clock: Clock, *, notice_s: float | None
     ) -> None:
-        """`local`: the store is a directory. `notice_s` is what a notice leaves for storing."""
+        """`notice_s` is what a notice leaves for storing."""
         self._path = localstate.runtime(workspace) / FILE
-        self._config, self._clock, self._local, self._notice_s = config, clock, local, notice_s
-        known = localstate.load(self._path, Known)
-        self.known = known if known is not None and known.repository == repository else Known(repository)
+        self._config, self._clock, self._notice_s = config, clock, notice_s
+        self._usage = usage_of(repository.store)
+        self._began = Used()
+        self._local = repository.store.url.startswith("file:")
+        identity, known = repository.identity.id, localstate.load(self._path, Known)
+        self.known = known if known is not None and known.repository == identity else Known(identity)
         self._saved_at: float | None = None
         self.choice = choose(self._measured(), told=self._told())
 
     def options(self, *, hurried: bool = False) -> BackupOptions:
         """How the next backup uses the machine; `hurried`: there is a deadline, and with it no limit."""
         self.choice = choose(self._measured(), told=self._told(), before=self.choice.mode)
+        self._began = self._used()
         cpu = None if hurried else self._config.limits.cpu
         return BackupOptions(
             workers=min(default_workers(), math.ceil(cpu)) if cpu else default_workers(),
@@ -75,11 +80,11 @@ class Measuring:
             pack_size=pack_size(self._slowest()),
         )
 
-    def took(self, uploaded: Uploaded, used: Used | None, *, first: bool) -> None:
-        """Take in a backup that was committed, and what it used of the store. The `first` one of a run is no save."""
+    def took(self, uploaded: Uploaded, *, first: bool) -> None:
+        """Take in a backup that was committed. The `first` one of a run is no save."""
         raw, stored = _new(uploaded)
         known = self.known
-        if used is not None and (up := used.up_bytes_s) is not None:
+        if (up := (self._used() - self._began).up_bytes_s) is not None:
             known = msgspec.structs.replace(known, up_bytes_s=_mean(known.up_bytes_s, up))
         if not first and raw >= _TELLING and raw >= _NEW * uploaded.read_bytes and uploaded.cpu_s > 0:
             rate, ratio = known.speeds.get(self.choice.mode, (None, None))
@@ -104,6 +109,9 @@ class Measuring:
             "up_bytes_s": self.known.up_bytes_s,
             "limits": in_words(self._config),
         }
+
+    def _used(self) -> Used:
+        return self._usage.now() if self._usage is not None else Used()
 
     def _saved(self, known: Known, raw: int) -> Known:
         saves = (*known.saves, raw)[-_KEPT:]

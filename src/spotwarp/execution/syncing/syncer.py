@@ -51,7 +51,6 @@ from spotwarp.persistence.runlog.log import RunLog
 from spotwarp.persistence.scan import Scanned
 from spotwarp.persistence.statcache import StatCache
 from spotwarp.persistence.store.api import Store
-from spotwarp.persistence.store.metered import Used, usage_of
 from spotwarp.persistence.table import Table
 from spotwarp.values import spell
 
@@ -157,9 +156,7 @@ class Syncer:
         self._waiting: dict[bytes, int] = {}
         self._tail_s = _TAIL_GUESS_S
         self._rate: float | None = None
-        self._usage = usage_of(repository.store)
-        local = repository.store.url.startswith("file:")
-        self.measuring = Measuring(workspace, repository.identity.id, config, clock, local=local, notice_s=notice_s)
+        self.measuring = Measuring(workspace, repository, config, clock, notice_s=notice_s)
         self._told_blind = False
         self._parent = 0
         """The parent's snapshot that a run without one of its own began from."""
@@ -250,7 +247,6 @@ class Syncer:
             base = self._base()
             # What stands last is damaged: that nothing has changed since an older one is no reason to leave it so.
             how = replace(how, always=how.always or base.number != self._last)
-            before = self.used()
             uploaded = self._upload(base, how)
             moved = self._clock.monotonic()
             if uploaded.unchanged:
@@ -269,7 +265,7 @@ class Syncer:
                 self._known.distrusted |= error.packs
                 problem = error
                 continue
-            self.measuring.took(uploaded, self._used_since(before), first=base.manifest is None)
+            self.measuring.took(uploaded, first=base.manifest is None)
             self._known = _Known(committed.entry.n, uploaded.manifest, self._known.distrusted)
             self._tail_s = self._clock.monotonic() - moved
             self._record(committed.entry, uploaded)
@@ -463,14 +459,6 @@ class Syncer:
         Raises `WorkspaceFault`.
         """
         return dirty_bytes(self._root, Excludes(self._excludes()), self._cache.twin(), self._known.manifest)
-
-    def used(self) -> Used | None:
-        """What this process asked of the store so far; None where nothing counts it."""
-        return self._usage.now() if self._usage is not None else None
-
-    def _used_since(self, before: Used | None) -> Used | None:
-        now = self.used()
-        return now - before if now is not None and before is not None else None
 
     def shortage(self) -> str:
         """Why the next checkpoint may not fit on the disk, in words."""

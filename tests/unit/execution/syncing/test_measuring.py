@@ -12,10 +12,13 @@ from spotwarp import config
 from spotwarp.config import Config
 from spotwarp.execution.localstate import runtime
 from spotwarp.execution.syncing.measuring import FILE, Measuring
+from spotwarp.persistence.envelope import FORMAT_VERSION
 from spotwarp.persistence.manifest import PackRef
 from spotwarp.persistence.pack import TARGET
-from spotwarp.persistence.store.metered import Used
+from spotwarp.persistence.repository import Identity, Repository
+from spotwarp.persistence.store.metered import Usage
 from spotwarp.testing.clocks import VirtualClock
+from spotwarp.testing.stores import MemoryStore
 
 GB = 10**9
 PACK = PackRef("main", "1-" + "0" * 32, 1000)
@@ -35,22 +38,41 @@ def settings(tmp_path: Path, **given: object) -> Config:
     return config.load(tmp_path, env={}, overrides=given)
 
 
+class Place(MemoryStore):
+    """A store at some address, that counts what the test says."""
+
+    def __init__(self, url: str, clock: VirtualClock) -> None:
+        super().__init__(clock=clock)
+        self._url, self.usage, self._told = url, Usage(clock), clock
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    def sent(self, size: int, seconds: float) -> None:
+        with self.usage.sending(size):
+            self._told.advance(seconds)
+
+
 class Syncs:
     """Some syncs of one workspace."""
 
     def __init__(self, tmp_path: Path, *, local: bool = False, **given: object) -> None:
         self.clock, self.path, self.config = VirtualClock(), tmp_path, settings(tmp_path, **given)
-        self.local = local
+        self.store = Place("file:///x" if local else "s3://bucket/x", self.clock)
         self.again()
 
     def again(self, repository: str = "r") -> None:
         """Another process begins."""
-        self.measuring = Measuring(self.path, repository, self.config, self.clock, local=self.local, notice_s=None)
+        opened = Repository(self.store, Identity(FORMAT_VERSION, repository))
+        self.measuring = Measuring(self.path, opened, self.config, self.clock, notice_s=None)
 
     def take(self, raw: int, *, up_bytes_s: float, every_s: float = 100.0, first: bool = False, **more: Any) -> str:
-        self.clock.advance(every_s)
+        self.clock.advance(every_s - 10.0)
         more = {"ratio": {"raw": 1.0, "planes": 0.8, "delta": 0.6}[self.measuring.choice.mode], **more}
-        self.measuring.took(uploaded(raw, **more), Used(bulk=int(up_bytes_s * 10), bulk_s=10.0), first=first)
+        self.measuring.options()
+        self.store.sent(int(up_bytes_s * 10), 10.0)
+        self.measuring.took(uploaded(raw, **more), first=first)
         self.measuring.options()
         return self.measuring.choice.mode
 

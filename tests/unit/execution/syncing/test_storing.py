@@ -38,7 +38,8 @@ class Syncing:
         self.how: dict[str, Any] = {}
         self.clock, self.looks, self.look_s = clock, 0, 0.1
         config = load(None, env={}, overrides={"remote_path": "/x"})
-        self.measuring = Measuring(Path("nowhere"), "id", config, clock, local=True, notice_s=None)
+        nothing = Repository(MemoryStore(), Identity(FORMAT_VERSION, "id"))
+        self.measuring = Measuring(Path("nowhere"), nothing, config, clock, notice_s=None)
 
     def sync(self, *, progress: Callable[[Progress], None] | None = None, **how: Any) -> Any:
         self.progress, self.how = progress, how
