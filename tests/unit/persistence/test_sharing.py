@@ -8,11 +8,14 @@ import pytest
 
 from spotwarp.errors import CorruptObject
 from spotwarp.persistence.backup import Uploaded, sharing
+from spotwarp.persistence.encryption.cipher import Cipher
+from spotwarp.persistence.encryption.sealed import SealedStore
 from spotwarp.persistence.envelope import digest
 from spotwarp.persistence.layout import pack_key
 from spotwarp.persistence.manifest import Manifest, Records, decode, encode, without_packs
 from spotwarp.persistence.reads import whole
 from spotwarp.testing.backups import Backups
+from spotwarp.testing.stores import MemoryStore
 from spotwarp.testing.trees import read_tree
 
 FILES = 600
@@ -138,3 +141,16 @@ def test_a_common_manifest_is_one_object(tmp_path: Path, monkeypatch: pytest.Mon
     assert taken.manifest.shared == ()
     assert taken.address == digest(encode(taken.manifest)).hex()
     assert decode(encode(taken.manifest), "it") == taken.manifest
+
+
+def test_shared_segments_are_encrypted_like_everything(root: Path, tmp_path: Path) -> None:
+    bucket = MemoryStore()
+    backups = Backups(root)
+    backups.calls = SealedStore(bucket, Cipher(bytes(range(32)), "repository"))  # type: ignore[assignment]
+    taken = backups.take()
+    assert taken.manifest.shared
+    backups.base = again(backups, taken)
+    assert backups.base == taken.manifest
+    for meta in bucket.list(""):
+        assert b"file-0" not in bucket.get(meta.key)
+    assert backups.restored(tmp_path / "r") == read_tree(root)

@@ -46,7 +46,7 @@ from spotwarp.persistence.backup.plan import Belief, Plan, apart, plan
 from spotwarp.persistence.backup.progress import Meter, Progress
 from spotwarp.persistence.backup.reading import Found, Reading
 from spotwarp.persistence.backup.share import CpuShare
-from spotwarp.persistence.backup.sharing import shared_out
+from spotwarp.persistence.backup.sharing import Packs, shared_out
 from spotwarp.persistence.backup.versions import VersionRule, Versions
 from spotwarp.persistence.beneath import Tree
 from spotwarp.persistence.content import SMALL
@@ -55,9 +55,9 @@ from spotwarp.persistence.encryption.sealed import box_for
 from spotwarp.persistence.envelope import FORMAT_VERSION
 from spotwarp.persistence.held import Held, Identity, look
 from spotwarp.persistence.index import Carried, Index
-from spotwarp.persistence.layout import manifest_key, new_object_id, pack_key
+from spotwarp.persistence.layout import manifest_key, new_object_id
 from spotwarp.persistence.manifest import FILE, CheckpointFact, Manifest, PackRef, Skipped
-from spotwarp.persistence.pack import TARGET, PackBuilder
+from spotwarp.persistence.pack import TARGET
 from spotwarp.persistence.parallel import default_workers
 from spotwarp.persistence.scan import ExcludeRule, Scan, Scanned, scan
 from spotwarp.persistence.statcache import Quiet, Record, StatCache
@@ -468,24 +468,13 @@ class _Tally:
 
 def _put_manifest(store: Store, manifest: Manifest, base: Manifest | None, rng: Rng) -> _Put:
     """Put the manifest under a name that is used once, and before it the packs of what it shares with later ones."""
-    packs: list[PackRef] = []
-    names: list[str] = []
-
-    def new_pack() -> PackBuilder:
-        names.append(new_object_id(manifest.generation, rng))
-        return PackBuilder(box=box_for(store, pack_key(manifest.run, names[-1])))
-
-    def put_pack(data: memoryview) -> PackRef:
-        packs.append(PackRef(manifest.run, names[-1], data.nbytes))
-        store.put(pack_key(manifest.run, packs[-1].id), data)
-        return packs[-1]
-
-    manifest = shared_out(manifest, base, new_pack, put_pack)
+    packs = Packs(store, manifest.run, manifest.generation, rng)
+    manifest = shared_out(manifest, base, packs)
     data = manifests.encode(manifest)
     name = new_object_id(manifest.generation, rng)
     store.put(manifest_key(manifest.run, name), data)
-    size = len(data) + sum(pack.size for pack in packs)
-    return _Put(name, manifests.address(data), size, manifest, frozenset(packs))
+    size = len(data) + sum(pack.size for pack in packs.put)
+    return _Put(name, manifests.address(data), size, manifest, frozenset(packs.put))
 
 
 def _open(root: Path, seen: Scan) -> Tree:

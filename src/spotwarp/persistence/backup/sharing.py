@@ -8,16 +8,20 @@ its segments in itself: one request gets it. Puts packs and nothing else (P1).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from msgspec.structs import replace
 
+from spotwarp.clock import Rng
 from spotwarp.persistence import codec
+from spotwarp.persistence.encryption.sealed import box_for
 from spotwarp.persistence.envelope import digest
+from spotwarp.persistence.layout import new_object_id, pack_key
 from spotwarp.persistence.manifest import Manifest, PackRef, Records, Shared
 from spotwarp.persistence.pack import PackBuilder, PackedBlob
+from spotwarp.persistence.store.api import Store
 from spotwarp.persistence.table import Segment
 
 _LARGE: Final = 1 << 20
@@ -27,8 +31,30 @@ _NEW: Final = 4
 _MOST_PACKS: Final = 16
 """Packs that one manifest's segments lie in, at most: a restore asks each for its part."""
 
-PutPack = Callable[[memoryview], PackRef]
-"""Puts a sealed pack and names it."""
+
+class Packs:
+    """The packs that a manifest's segments are put into, one after the other."""
+
+    def __init__(self, store: Store, run: str, generation: int, rng: Rng) -> None:
+        self._store, self._run, self._generation, self._rng = store, run, generation, rng
+        self._name = ""
+        self._builder: PackBuilder | None = None
+        self.put: list[PackRef] = []
+        """Those that are in the store."""
+
+    def begin(self) -> PackBuilder:
+        """An empty pack; the one before it must have ended."""
+        self._name = new_object_id(self._generation, self._rng)
+        self._builder = self._builder or PackBuilder()
+        self._builder.reset(box_for(self._store, pack_key(self._run, self._name)))
+        return self._builder
+
+    def end(self) -> PackRef:
+        """Put the pack that was begun last."""
+        with (self._builder or self.begin()).seal() as data:
+            self._store.put(pack_key(self._run, self._name), data)
+            self.put.append(PackRef(self._run, self._name, data.nbytes))
+        return self.put[-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +69,18 @@ class _Known:
         return [segment for segment, one in zip(self.segments, self.shared, strict=True) if one is None]
 
 
-def shared_out(manifest: Manifest, base: Manifest | None, builder: Callable[[], PackBuilder], put: PutPack) -> Manifest:
-    """`manifest` with its segments in packs where that pays; `builder` is called for each new one, and then `put`."""
+def shared_out(manifest: Manifest, base: Manifest | None, packs: Packs) -> Manifest:
+    """`manifest` with its segments in packs where that pays."""
     entries = manifest.entries
     if not isinstance(entries, Records) or _size(entries.segments) <= _LARGE:
         return manifest
     known = _known(entries.segments, base)
     if not _few_packs(known) or _size(known.new) > max(_LARGE, _size(entries.segments) // _NEW):
-        shared = _stored(known if _few_packs(known) else _known(entries.segments, None), builder, put)
+        shared = _stored(known if _few_packs(known) else _known(entries.segments, None), packs)
     else:
         shared = [one for one in known.shared if one is not None]
-    packs = dict.fromkeys([*manifest.packs, *(one.pack for one in shared)])
-    return replace(manifest, packs=tuple(packs), shared=tuple(shared))
+    named = dict.fromkeys([*manifest.packs, *(one.pack for one in shared)])
+    return replace(manifest, packs=tuple(named), shared=tuple(shared))
 
 
 def _known(segments: Sequence[Segment], base: Manifest | None) -> _Known:
@@ -70,15 +96,14 @@ def _few_packs(known: _Known) -> bool:
     return len({one.pack for one in known.shared if one is not None}) < _MOST_PACKS
 
 
-def _stored(known: _Known, builder: Callable[[], PackBuilder], put: PutPack) -> list[Shared]:
+def _stored(known: _Known, packs: Packs) -> list[Shared]:
     """Put the new segments into packs; gives where all are."""
-    made = builder()
+    made = packs.begin()
     waiting: list[tuple[Segment, PackedBlob]] = []
     where: dict[bytes, Shared] = {}
 
     def flush() -> None:
-        with made.seal() as data:
-            pack = put(data)
+        pack = packs.end()
         for segment, row in waiting:
             where[segment.first] = Shared(segment.first, pack, row.offset, row.stored, row.digest)
         waiting.clear()
@@ -87,7 +112,7 @@ def _stored(known: _Known, builder: Callable[[], PackBuilder], put: PutPack) -> 
         size = len(segment.data)
         if waiting and not made.fits(size):
             flush()
-            made = builder()
+            made = packs.begin()
         waiting.append((segment, made.add(digest(segment.data), codec.RAW, size, segment.data)))
     flush()
     pairs = zip(known.segments, known.shared, strict=True)
