@@ -51,7 +51,6 @@ from spotwarp.persistence.backup.versions import VersionRule, Versions
 from spotwarp.persistence.beneath import Tree
 from spotwarp.persistence.content import SMALL
 from spotwarp.persistence.cuts import CHUNK
-from spotwarp.persistence.encryption.sealed import box_for
 from spotwarp.persistence.envelope import FORMAT_VERSION
 from spotwarp.persistence.held import Held, Identity, look
 from spotwarp.persistence.index import Carried, Index
