@@ -1,4 +1,4 @@
-"""docs/format.md, section 9: the worked example is what the code writes, and decodes by what the page alone says.
+"""docs/format.md, section 10: the worked example is what the code writes, and decodes by what the page alone says.
 
 `python -m tests.unit.test_format` prints the example anew after a deliberate change of the format.
 """
@@ -122,7 +122,7 @@ def rendered(objects: dict[str, bytes]) -> str:
 
 def documented() -> dict[str, bytes]:
     """The objects as the page shows them."""
-    section = PAGE.read_text().partition("## 9. Worked example")[2]
+    section = PAGE.read_text().partition("## 10. Worked example")[2]
     return _shown(section)
 
 
