@@ -29,6 +29,8 @@ QUIET := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 HF_HU
 # A place of our own for temporary files: pytest would tidy up what another run still uses.
 PYTEST := $(QUIET) $(BIN)/python -m pytest --basetemp=.pytest-tmp
 WORKERS := -n 2 --dist loadgroup
+# Half of what the slow tests take is waiting: three of them keep two cores busy.
+WAITING := -n 3 --dist loadgroup
 
 .PHONY: help
 help:  ## this list
@@ -40,7 +42,7 @@ demo: $(DEMO)  ## watch a training run survive preemptions, on this machine, in 
 
 .PHONY: test
 test: $(DEV) $(SERVERS) $(TRAINING)  ## all tests but the deep ones (under 20 minutes on 2 cores)
-	$(PYTEST) $(WORKERS) -m 'not deep' $(ARGS)
+	$(PYTEST) $(WAITING) -m 'not deep' $(ARGS)
 
 .PHONY: test-fast
 test-fast: $(DEV) $(SERVERS)  ## the tests that need no training stack and little time (under 2 minutes)

@@ -46,9 +46,15 @@ def test_a_remote_path_that_is_none(rent: Rent, url: str, code: int) -> None:
 
 
 def test_a_run_name_that_is_none(ws: Machine) -> None:
-    for name in ("a b", "../x", "a/b", "", "ä", "x" * 65):
-        for words in (("run", "--run", name, "--command", "true"), ("status", name), ("sync", "--run", name)):
-            refused(ws, *words, code=2)
+    for words in (
+        ("run", "--run", "a b", "--command", "true"),
+        ("run", "--run", "../x", "--command", "true"),
+        ("status", "a/b"),
+        ("status", ""),
+        ("sync", "--run", "ä"),
+        ("sync", "--run", "x" * 65),
+    ):
+        refused(ws, *words, code=2)
     assert [r["run"] for r in ws.facts("runs")] == ["main"]
 
 

@@ -143,26 +143,24 @@ def test_nothing_to_restore_is_said(ws: Machine, tmp_path: Path) -> None:
     assert "hint:" in ws("restore", "--run", "other", code=10).err
 
 
-@pytest.mark.parametrize("share", [0.2, 0.5, 0.9])
-def test_A44_killed_half_way_and_again(
-    rent: Rent, seaweed_server: Seaweed, s3_proxy: FaultProxy, s3_url: str, share: float
-) -> None:
+def test_A44_killed_half_way_and_again(rent: Rent, seaweed_server: Seaweed, s3_proxy: FaultProxy, s3_url: str) -> None:
     source = rent("source", remote=s3_url, env=seaweed_server.env()).init()
     for number in range(8):
         source.file(f"part-{number}", bytes([number]) + bytes(range(251)) * 4200)
         source("sync")
-    target = rent("target", remote=s3_url, env=seaweed_server.env(endpoint=s3_proxy.endpoint)).init()
-    s3_proxy.forget()
-    s3_proxy.rule(Rule(verb="GET", path="/packs/", delay_s=0.2))
-    restoring = target.start("restore")
-    assert s3_proxy.wait_seen(max(1, int(8 * share)), verb="GET", path="/packs/")
-    time.sleep(0.2 * share)  # the kill falls anywhere in a transfer
-    target.die()
-    assert restoring.process.returncode == -signal.SIGKILL
-    for name, body in content(target.path).items():  # what is in place is whole
-        assert body == (source.path / name).read_bytes()
-    s3_proxy.rule()
-    assert target("run", "--command", "ls part-* | wc -l; exit 5", code=5).out.split() == [b"8"]
-    assert content(target.path) == content(source.path)
-    assert not (target.path / ".spotwarp" / "staging").exists()
-    assert not (target.path / ".spotwarp" / "restoring").exists()
+    for share in (0.2, 0.5, 0.9):
+        target = rent(f"target-{share}", remote=s3_url, env=seaweed_server.env(endpoint=s3_proxy.endpoint)).init()
+        s3_proxy.forget()
+        s3_proxy.rule(Rule(verb="GET", path="/packs/", delay_s=0.2))
+        restoring = target.start("restore")
+        assert s3_proxy.wait_seen(max(1, int(8 * share)), verb="GET", path="/packs/")
+        time.sleep(0.2 * share)  # the kill falls anywhere in a transfer
+        target.die()
+        assert restoring.process.returncode == -signal.SIGKILL
+        for name, body in content(target.path).items():  # what is in place is whole
+            assert body == (source.path / name).read_bytes()
+        s3_proxy.rule()
+        assert target("run", "--command", "ls part-* | wc -l; exit 5", code=5).out.split() == [b"8"]
+        assert content(target.path) == content(source.path)
+        assert not (target.path / ".spotwarp" / "staging").exists()
+        assert not (target.path / ".spotwarp" / "restoring").exists()

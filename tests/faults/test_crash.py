@@ -16,7 +16,16 @@ from spotwarp.testing.world import Tree, World, forks, states, tree
 
 pytestmark = pytest.mark.slow
 
-MOMENTS = pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+# Before or after the effect of a call: every other one in `make test`, both for each in `make test-deep`.
+MOMENTS = pytest.mark.parametrize(
+    "moments",
+    [
+        pytest.param((False, True), id="in-turn"),
+        pytest.param((False,), id="before", marks=pytest.mark.deep),
+        pytest.param((True,), id="after", marks=pytest.mark.deep),
+    ],
+)
+Moments = tuple[bool, ...]
 
 
 @pytest.fixture
@@ -31,7 +40,9 @@ def looks(tmp_path: Path) -> list[Tree | None]:
 
 
 @MOMENTS
-def test_a_sync_that_dies_at_any_store_call_loses_nothing(place: World, looks: list[Tree | None], after: bool) -> None:
+def test_a_sync_that_dies_at_any_store_call_loses_nothing(
+    place: World, looks: list[Tree | None], moments: Moments
+) -> None:
     place.keep()
     place.anew()
     undisturbed = place.session()
@@ -42,7 +53,7 @@ def test_a_sync_that_dies_at_any_store_call_loses_nothing(place: World, looks: l
     assert count > 50
     for number in range(1, count + 1):
         place.anew()
-        ended = place.session(at=number, after=after)
+        ended = place.session(at=number, after=moments[number % len(moments)])
         assert ended.died, (number, ended)
         kept = place.acknowledged()
         assert place.audited() in looks[kept : kept + 2], (number, kept)
@@ -60,7 +71,7 @@ def untimed(looks: Tree | None) -> Tree:
 @MOMENTS
 @pytest.mark.parametrize("calls", ["store", "files"])
 def test_a_restore_that_dies_leaves_the_old_state_or_a_job_to_finish(
-    place: World, looks: list[Tree | None], calls: str, after: bool
+    place: World, looks: list[Tree | None], calls: str, moments: Moments
 ) -> None:
     """The workspace is behind: the run has gone on from another one, which changed, added and removed files."""
     session.lay(place.workspace, 1)
@@ -79,7 +90,7 @@ def test_a_restore_that_dies_leaves_the_old_state_or_a_job_to_finish(
     assert count > 5
     for number in range(1, count + 1):
         place.anew()
-        ended = place.dying(["restore"], calls=calls, at=number, after=after)
+        ended = place.dying(["restore"], calls=calls, at=number, after=moments[number % len(moments)])
         assert ended.died, (number, ended)
         if not (place.workspace / ".spotwarp" / "restoring").exists():
             assert untimed(tree(place.workspace)) in (old, new), number
