@@ -30,8 +30,8 @@ __all__ = [
     "needs_base",
 ]
 
-_TYPED: Final = 16 << 10
-"""Fewer bytes than this are not worth a look at what they are."""
+_TYPED: Final = 64 << 10
+"""Fewer bytes, of which nothing is known, are text: a sync of a few small files shall not pay for numpy's start."""
 
 
 def encode(data: Buffer, *, level: int, width: int = 0, base: Buffer | None = None) -> tuple[int, Sequence[Buffer]]:
@@ -45,7 +45,7 @@ def encode(data: Buffer, *, level: int, width: int = 0, base: Buffer | None = No
     if base is not None and memoryview(base).nbytes != memoryview(data).nbytes:
         raise ValueError("a base has the length of what is coded")
     size = memoryview(data).nbytes
-    if size >= _TYPED:
+    if size >= _TYPED or width or base is not None:
         return _encode_typed(data, level, width, base)
     coded = zstd.encode(data, level) if size else None
     return (RAW, (data,)) if coded is None else (ZSTD, (coded,))
@@ -57,6 +57,8 @@ def _encode_typed(data: Buffer, level: int, width: int, base: Buffer | None) -> 
     from spotwarp.persistence.codec import planes
     from spotwarp.persistence.codec.choose import choose
 
+    if not memoryview(data).nbytes:
+        return RAW, (data,)
     mine = np.frombuffer(data, np.uint8)
     theirs = None if base is None else np.frombuffer(base, np.uint8)
     codec, plan = choose(mine, level=level, width=width, base=theirs)
@@ -87,7 +89,7 @@ def encode_patch(data: Buffer, new: bytes, old: bytes, old_length: int, *, level
     pages = patch.changed(data, new, old, old_length)
     if pages is None:
         return None
-    codec, coded = encode(pages.content, level=level)
+    codec, coded = _encode_typed(pages.content, level, 0, None)
     return (pages.header(codec), *coded)
 
 
