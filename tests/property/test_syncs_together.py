@@ -120,9 +120,11 @@ class Together(RuleBasedStateMachine):
         """The whole versions of single files that were ever on disk."""
         self.versions: dict[str, list[dict[str, bytes]]] = {}
         """The whole versions of checkpoint directories that were ever on disk."""
-        options = BackupOptions(workers=1, uploads=1, pack_size=4 * MIB + (1 << 18), nice=0)
+        options = BackupOptions(workers=1, uploads=1, pack_size=4 * MIB + (1 << 18), nice=0, coding="delta")
         self.patches = [
-            mock.patch.object(syncing, "backup", partial(backup, options=options, look=lambda _: Held())),
+            mock.patch.object(
+                syncing, "backup", lambda **how: backup(**how | {"options": options, "look": lambda _: Held()})
+            ),
             mock.patch.object(statcache, "_FINE_GUARD_NS", 20_000_000),
         ]
         for patch in self.patches:

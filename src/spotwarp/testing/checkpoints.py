@@ -14,12 +14,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 
-def safetensors_file(tensors: Mapping[str, bytes]) -> bytes:
-    """A safetensors file with each value as a flat tensor of bytes."""
+def safetensors_file(tensors: Mapping[str, bytes], *, dtype: str = "U8", width: int = 1) -> bytes:
+    """A safetensors file with each value as a flat tensor of elements of `width` bytes."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, content in tensors.items():
-        header[name] = {"dtype": "U8", "shape": [len(content)], "data_offsets": [end, end + len(content)]}
+        header[name] = {"dtype": dtype, "shape": [len(content) // width], "data_offsets": [end, end + len(content)]}
         end += len(content)
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)

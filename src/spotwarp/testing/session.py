@@ -19,10 +19,10 @@ from spotwarp.execution.occupancy import lock
 from spotwarp.execution.syncing import syncer as syncing
 from spotwarp.execution.syncing.versions import End
 from spotwarp.persistence import prune, receipts
-from spotwarp.persistence.backup import BackupOptions, backup
+from spotwarp.persistence.backup import BackupOptions, backup, sharing
 from spotwarp.persistence.runlog import lease
 from spotwarp.testing import crash
-from spotwarp.testing.checkpoints import huggingface_files, torch_file
+from spotwarp.testing.checkpoints import huggingface_files, safetensors_file, torch_file
 
 STATES = 3
 LINKED = "data/same.bin"
@@ -50,9 +50,11 @@ def content(state: int) -> dict[str, bytes]:
     files |= {f"only-in-{state}/deep/{at}": _noise(1000, 100 * state + at) for at in range(3)}
     files[f"only-in-{state}/caf\udce9"] = b"a name that is no text"
     for step in (10 * state, 10 * state + 10):
-        made = huggingface_files(step, size=300_000)
+        made = huggingface_files(step, size=300_000) | {"model.safetensors": _weights(step)}
         files |= {f"out/checkpoint-{step}/{name}": data for name, data in made.items()}
-    return files
+    table = bytearray(_noise(500_000, 3))  # written to in places
+    table[200_000 : 200_000 + 5000 * state] = _noise(5000 * state, 4)
+    return files | {"data/table.bin": bytes(table)}
 
 
 def lay(workspace: Path, state: int) -> None:
@@ -90,8 +92,9 @@ def session(
     os.environ.update(SETTINGS | env)
     os.chdir(workspace)
     calls = crash.at_store_call(at, after=after, death=crash.die if kill is None else partial(crash.kill, kill))
-    options = BackupOptions(workers=1, pack_size=1 << 20)
-    vars(syncing)["backup"] = partial(backup, options=options)
+    options = BackupOptions(workers=1, pack_size=1 << 20, coding="delta")
+    vars(sharing)["_LARGE"] = 2000  # bytes: the manifests count as large ones, and share what they can
+    vars(syncing)["backup"] = lambda **how: backup(**how | {"options": options})
     opened = context.enter()
     log, root = opened.log(), Path(workspace)
     with lock.hold(root, what="sync", since=""), Path(told).open("ab", buffering=0) as book:
@@ -160,6 +163,15 @@ def dying(directory: str, line: list[str], at: int, after: bool, calls: str) -> 
     made = crash.at_store_call(at, after=after)
     code = main(line)
     return [code, made()]
+
+
+def _weights(step: int) -> bytes:
+    """A model whose numbers move a little from save to save."""
+    import numpy as np
+
+    start = np.random.default_rng(5).standard_normal(80_000)
+    moved = np.random.default_rng(step).standard_normal(80_000)
+    return safetensors_file({"w": (start + 1e-4 * step * moved).astype("<f4").tobytes()}, dtype="F32", width=4)
 
 
 def _noise(size: int, seed: int) -> bytes:
