@@ -14,7 +14,6 @@ from datetime import datetime, timedelta
 from spotwarp.errors import CorruptObject, ObjectMissing, StoreDenied, StoreUnsupported
 from spotwarp.persistence import layout
 from spotwarp.persistence.envelope import Kind, seal
-from spotwarp.persistence.manifest import Manifest
 from spotwarp.persistence.repository import BALLAST_BYTES, Repository
 from spotwarp.persistence.runlog.entry import Forget, Snapshot, State
 from spotwarp.persistence.runlog.log import Head, RunLog
@@ -109,11 +108,11 @@ def make_room(repository: Repository, log: RunLog) -> Pruned:
 def _prune_at(repository: Repository, log: RunLog, head: Head, grace_s: float) -> Pruned:
     """Prune by the prefix that ends at `head`. Raises `CorruptObject` on a damaged root, before it deletes."""
     store, run, done = repository.store, log.run, Pruned()
-    roots = _root_manifests(repository, log, head.state)
+    roots = _root_packs(repository, log, head.state)
     listed_packs = {m.key.rpartition("/")[2]: m for m in store.list(layout.packs_prefix(run))}
     listed_manifests = {m.key.rpartition("/")[2]: m for m in store.list(layout.manifests_prefix(run))}
     evidence = Evidence(
-        named_by_roots=frozenset(p.id for m in roots.values() for p in m.packs if p.run == run),
+        named_by_roots=frozenset().union(*roots.values()),
         root_manifests=frozenset(roots),
         forgotten=_forgotten(repository, log, head, set(listed_manifests) - set(roots)),
     )
@@ -161,14 +160,19 @@ def _contradiction(repository: Repository, listed: list[ObjectMeta]) -> str:
     )
 
 
-def _root_manifests(repository: Repository, log: RunLog, state: State) -> dict[str, Manifest]:
+def _root_packs(repository: Repository, log: RunLog, state: State) -> dict[str, frozenset[str]]:
+    """The manifests of all roots (ids), with the packs of the run that they name."""
     found = {}
     for n in sorted(state.roots):
         entry = log.read(n)
         if not isinstance(entry, Snapshot):
             raise CorruptObject(f"entry {n} is retained but no snapshot")
-        found[entry.manifest] = repository.manifest(log.run, entry)
+        found[entry.manifest] = _own(repository, log, entry)
     return found
+
+
+def _own(repository: Repository, log: RunLog, entry: Snapshot) -> frozenset[str]:
+    return frozenset(pack.id for pack in repository.packs(log.run, entry) if pack.run == log.run)
 
 
 def _forgotten(repository: Repository, log: RunLog, head: Head, candidates: set[str]) -> dict[str, frozenset[str]]:
@@ -189,11 +193,9 @@ def _forgotten(repository: Repository, log: RunLog, head: Head, candidates: set[
         if entry.manifest in missing and n not in head.state.roots:
             missing.discard(entry.manifest)
             try:
-                manifest = repository.manifest(log.run, entry)
+                found[entry.manifest] = _own(repository, log, entry)
             except CorruptObject:
                 found[entry.manifest] = frozenset()  # names nothing provable: its packs wait for the next claim
-            else:
-                found[entry.manifest] = frozenset(p.id for p in manifest.packs if p.run == log.run)
         n = entry.base
     return found
 
@@ -223,7 +225,7 @@ def _in_grace(
         if isinstance(entry, Snapshot):
             manifests.add(entry.manifest)
             try:
-                packs.update(p.id for p in repository.manifest(run, entry).packs)
+                packs.update(p.id for p in repository.packs(run, entry))
             except (CorruptObject, ObjectMissing):
                 continue  # another prune was here
     return packs, manifests

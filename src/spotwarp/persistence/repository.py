@@ -6,7 +6,10 @@ Created once, never changed. It knows nothing of workspaces, machines or trainin
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 import msgspec
 
@@ -22,16 +25,19 @@ from spotwarp.errors import (
 )
 from spotwarp.model import checked_run
 from spotwarp.persistence import layout
+from spotwarp.persistence import manifest as manifests
 from spotwarp.persistence.encryption.keyring import Keyring, Opened, open_keys
 from spotwarp.persistence.encryption.sealed import SealedStore
 from spotwarp.persistence.encryption.secret import Secret
 from spotwarp.persistence.envelope import FORMAT_VERSION, PLAIN, SEALED, Kind, encryption_of, seal, unseal
-from spotwarp.persistence.manifest import Manifest, decode
+from spotwarp.persistence.manifest import Manifest, PackRef, decode
 from spotwarp.persistence.reads import twice, whole
 from spotwarp.persistence.runlog.entry import Snapshot, State
 from spotwarp.persistence.runlog.log import RunLog
 from spotwarp.persistence.store.api import Store
 from spotwarp.persistence.store.retrying import Patient
+
+Read = TypeVar("Read")
 
 BALLAST_BYTES = 1 << 20
 
@@ -78,9 +84,16 @@ class Repository:
 
     def manifest(self, run: str, snapshot: Snapshot) -> Manifest:
         """The manifest that a snapshot entry names. Raises `CorruptObject` when it is damaged or gone."""
+        return self._of(run, snapshot, partial(decode, fetch=whole(self.store)))
+
+    def packs(self, run: str, snapshot: Snapshot) -> tuple[PackRef, ...]:
+        """The packs that a snapshot needs. Raises `CorruptObject` when its manifest is damaged or gone."""
+        return self._of(run, snapshot, manifests.packs)
+
+    def _of(self, run: str, snapshot: Snapshot, read: Callable[..., Read]) -> Read:
         key = layout.manifest_key(run, snapshot.manifest)
         try:
-            return twice(lambda: decode(self.store.get(key), key, expected=snapshot.address, fetch=whole(self.store)))
+            return twice(lambda: read(self.store.get(key), key, expected=snapshot.address))
         except ObjectMissing as error:
             raise CorruptObject(
                 f"the manifest of snapshot {snapshot.n} is gone ({key})",

@@ -26,7 +26,7 @@ from spotwarp.persistence.manifest.rows import (
     tabled,
     without_packs,
 )
-from spotwarp.persistence.manifest.wire import MAX_HEAD, address, decode, encode
+from spotwarp.persistence.manifest.wire import MAX_HEAD, address, decode, encode, packs
 
 __all__ = [
     "DIRECTORY",
@@ -50,6 +50,7 @@ __all__ = [
     "decode",
     "encode",
     "is_model",
+    "packs",
     "tabled",
     "without_packs",
 ]

@@ -104,12 +104,7 @@ def decode(data: bytes, name: str, *, expected: str | None = None, fetch: Fetch 
     The entries stay where they are in `data`; those that it shares with others are had by `fetch`. Raises
     `CorruptObject` (damaged, or not the object the entry named), `UnsupportedFormat`, and what `fetch` does.
     """
-    if expected is not None and address(data) != expected:
-        raise CorruptObject(f"{name} is not the manifest its snapshot entry names (hash differs)")
-    head, body = _head(unsealed(data, Kind.MANIFEST, name), name)
-    for ref in head.packs:
-        if not _NAME.fullmatch(ref.run) or not _ID.fullmatch(ref.id) or ref.size < 0:
-            raise CorruptObject(f"{name} names a pack that cannot be one: {ref.id!r}")
+    head, body = _checked(data, name, expected)
     try:
         segments, shared = _segments(head, body, fetch)
         entries, packs, blobs = read(segments)
@@ -130,6 +125,22 @@ def decode(data: bytes, name: str, *, expected: str | None = None, fetch: Fetch 
         head.versions,
         shared,
     )
+
+
+def packs(data: bytes, name: str, *, expected: str) -> tuple[PackRef, ...]:
+    """The packs that the manifest in `data` needs, without a look at its entries. Raises as `decode` does."""
+    return _checked(data, name, expected)[0].packs
+
+
+def _checked(data: bytes, name: str, expected: str | None) -> tuple[_Head, memoryview]:
+    """The head, and what lies behind it."""
+    if expected is not None and address(data) != expected:
+        raise CorruptObject(f"{name} is not the manifest its snapshot entry names (hash differs)")
+    head, body = _head(unsealed(data, Kind.MANIFEST, name), name)
+    for ref in head.packs:
+        if not _NAME.fullmatch(ref.run) or not _ID.fullmatch(ref.id) or ref.size < 0:
+            raise CorruptObject(f"{name} names a pack that cannot be one: {ref.id!r}")
+    return head, body
 
 
 def _segments(head: _Head, body: memoryview, fetch: Fetch | None) -> tuple[list[Segment], tuple[Shared, ...]]:
