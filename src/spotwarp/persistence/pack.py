@@ -77,11 +77,7 @@ class PackBuilder:
 
     def space(self, length: int) -> memoryview:
         """`length` writable bytes where the next blob will lie. Release the view before sealing."""
-        if self._sealed_size(length) > len(self._buffer):
-            if self._rows:
-                raise ValueError(f"{length} bytes do not fit: seal the pack first")
-            self._buffer = mmap.mmap(-1, self._sealed_size(length))
-            self._buffer[:HEADER_SIZE] = _header(self._box)
+        self._make_room(length)
         if self._box is not None:  # what is closed on its way into the pack must not lie there
             if length > len(self._scratch):
                 self._scratch = bytearray(length)
@@ -93,23 +89,35 @@ class PackBuilder:
         `base` is the digest of the blob that it is coded against."""
         pieces = [memoryview(piece).cast("B") for piece in data]
         length = sum(piece.nbytes for piece in pieces)
-        at = 0
-        with self.space(length) as view:
-            for piece in pieces:
-                view[at : at + piece.nbytes] = piece
-                at += piece.nbytes
-        return self.keep(blob, codec, raw, length, base=base)
+        self._make_room(length)
+        stored = length if self._box is None else length + BOX_EXTRA
+        with memoryview(self._buffer)[self._size : self._size + stored] as into:
+            if self._box is not None:
+                self._box.close_into(into, blob_context(self._size), *pieces)
+            else:
+                at = 0
+                for piece in pieces:
+                    into[at : at + piece.nbytes] = piece
+                    at += piece.nbytes
+        return self._kept(PackedBlob(blob, self._size, stored, codec, raw, base))
 
     def keep(self, blob: bytes, codec: int, raw: int, stored: int, *, base: bytes = b"") -> PackedBlob:
         """As `add`, of the `stored` bytes that already lie in the last `space`: nothing is copied."""
-        if self._box is not None:
-            end = self._size + stored + BOX_EXTRA
-            with memoryview(self._scratch)[:stored] as data, memoryview(self._buffer)[self._size : end] as into:
-                self._box.close_into(data, blob_context(self._size), into)
-            stored += BOX_EXTRA
-        row = PackedBlob(blob, self._size, stored, codec, raw, base)
+        if self._box is None:
+            return self._kept(PackedBlob(blob, self._size, stored, codec, raw, base))
+        with memoryview(self._scratch)[:stored] as data:
+            return self.add(blob, codec, raw, data, base=base)
+
+    def _make_room(self, length: int) -> None:
+        if self._sealed_size(length) > len(self._buffer):
+            if self._rows:
+                raise ValueError(f"{length} bytes do not fit: seal the pack first")
+            self._buffer = mmap.mmap(-1, self._sealed_size(length))
+            self._buffer[:HEADER_SIZE] = _header(self._box)
+
+    def _kept(self, row: PackedBlob) -> PackedBlob:
         self._rows.append(row)
-        self._size += stored
+        self._size += row.stored
         return row
 
     def seal(self) -> memoryview:

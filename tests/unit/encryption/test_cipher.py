@@ -28,7 +28,7 @@ def test_what_was_closed_is_opened(size: int) -> None:
 def test_a_box_that_is_written_in_place_is_a_box() -> None:
     into = bytearray(100 + BOX_EXTRA)
     with memoryview(into) as view:
-        CIPHER.box("a").close_into(b"x" * 100, b"here", view)
+        CIPHER.box("a").close_into(view, b"here", b"x" * 30, b"", bytearray(b"x" * 70))
     assert CIPHER.box("a").open(into, b"here", "it") == b"x" * 100
 
 

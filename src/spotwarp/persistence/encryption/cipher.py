@@ -37,6 +37,7 @@ class Box:
     def __init__(self, key: bytes) -> None:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+        self._key = key
         self._aead: AESGCM = AESGCM(key)
 
     def close(self, data: Buffer, context: bytes) -> bytes:
@@ -44,11 +45,21 @@ class Box:
         nonce = os.urandom(NONCE_SIZE)
         return nonce + self._aead.encrypt(nonce, data, context)
 
-    def close_into(self, data: Buffer, context: bytes, into: memoryview) -> None:
-        """As `close`, written to `into`, which has `BOX_EXTRA` bytes more than `data` and shares none with it."""
+    def close_into(self, into: memoryview, context: bytes, *pieces: Buffer) -> None:
+        """As `close`, of all `pieces` together, written to `into`, which has `BOX_EXTRA` bytes more than they, and
+        shares none with them: nothing is copied."""
+        from cryptography.hazmat.primitives.ciphers import Cipher as Ciphers
+        from cryptography.hazmat.primitives.ciphers import algorithms, modes
+
         nonce = os.urandom(NONCE_SIZE)
+        encryptor = Ciphers(algorithms.AES256(self._key), modes.GCM(nonce)).encryptor()
+        encryptor.authenticate_additional_data(context)
         into[:NONCE_SIZE] = nonce
-        self._aead.encrypt_into(nonce, data, context, into[NONCE_SIZE:])
+        at = NONCE_SIZE
+        for piece in pieces:
+            at += encryptor.update_into(piece, into[at:])
+        encryptor.finalize()
+        into[at:] = encryptor.tag
 
     def open(self, data: Buffer, context: bytes, name: str) -> bytearray:
         """What was closed; `name` is for messages. Raises `CorruptObject` unless it was, by this key and context."""
