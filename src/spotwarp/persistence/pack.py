@@ -183,7 +183,7 @@ def read_trailer(store: Store, key: str, size: int) -> list[PackedBlob]:
         check_header(store.get_range(key, 0, HEADER_SIZE), Kind.PACK, f"pack {key}", encryption=encryption)
         raise CorruptObject(f"pack {key} fails the hash of its table: it was damaged in the store or on the way")
     if box is not None:
-        trailer = bytes(box.open(trailer, _TABLE, f"the table of pack {key}"))
+        trailer = box.open(trailer, _TABLE, f"the table of pack {key}")
     return _rows(trailer, key, begin)
 
 

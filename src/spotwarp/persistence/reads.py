@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import BinaryIO, Final, TypeVar
 
 from spotwarp.errors import CorruptObject, ObjectMissing, UnsupportedFormat
-from spotwarp.persistence.encryption.cipher import Box
+from spotwarp.persistence.encryption.cipher import BOX_EXTRA, Box
 from spotwarp.persistence.encryption.sealed import box_for
 from spotwarp.persistence.envelope import digest
 from spotwarp.persistence.layout import pack_key
@@ -239,7 +239,7 @@ def _verified(blob: Blob, coded: memoryview, key: str, base: Buffer | None, box:
         return CorruptObject(f"{where}: announces {blob.raw} bytes")
     try:
         if box is not None:
-            coded = memoryview(box.open(coded, blob_context(blob.offset), "a blob"))
+            coded = _opened(box, coded, blob.offset)
         data = codec.decode(blob.codec, coded, blob.raw, base)
     except CorruptObject as error:
         return CorruptObject(f"{where}: {error.message}")
@@ -248,6 +248,25 @@ def _verified(blob: Blob, coded: memoryview, key: str, base: Buffer | None, box:
     if len(data) != blob.raw or digest(data) != blob.digest:
         return CorruptObject(f"{where}: fails its hash")
     return data
+
+
+class _Room(threading.local):
+    """What a thread opens boxes into, again and again: fresh pages cost more than the opening."""
+
+    bytes = bytearray()
+
+
+_room = _Room()
+
+
+def _opened(box: Box, coded: memoryview, offset: int) -> memoryview:
+    """What is in the box of the blob at `offset`; good until the thread's next one."""
+    size = max(0, coded.nbytes - BOX_EXTRA)
+    if len(_room.bytes) < size:
+        _room.bytes = bytearray(size)
+    opened = memoryview(_room.bytes)[:size]
+    box.open_into(opened, coded, blob_context(offset), "a blob")
+    return opened
 
 
 def whole(store: Store) -> Callable[[Sequence[PackRef], Sequence[Blob]], list[Buffer]]:

@@ -94,7 +94,7 @@ class Opening:
         """See `Watcher`."""
         plain = self._shown(key)
         if not layout.is_pack(plain):
-            data = bytes(self._cipher.box(plain).open(data[HEADER_SIZE:], data[:HEADER_SIZE], plain))
+            data = self._cipher.box(plain).open(data[HEADER_SIZE:], data[:HEADER_SIZE], plain)
         self._watcher.landed(plain, data)
 
     def deleted(self, key: str) -> None:

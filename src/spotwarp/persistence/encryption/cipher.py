@@ -61,21 +61,25 @@ class Box:
         encryptor.finalize()
         into[at:] = encryptor.tag
 
-    def open(self, data: Buffer, context: bytes, name: str) -> bytearray:
+    def open(self, data: Buffer, context: bytes, name: str) -> bytes:
         """What was closed; `name` is for messages. Raises `CorruptObject` unless it was, by this key and context."""
+        opened = bytearray(max(0, memoryview(data).nbytes - BOX_EXTRA))
+        self.open_into(memoryview(opened), data, context, name)
+        return bytes(opened)
+
+    def open_into(self, into: memoryview, data: Buffer, context: bytes, name: str) -> None:
+        """As `open`, into memory that has `BOX_EXTRA` bytes less than `data`; after an error, of no use."""
         from cryptography.exceptions import InvalidTag
 
         box = memoryview(data)
-        opened = bytearray(max(0, box.nbytes - BOX_EXTRA))
         try:
             if box.nbytes < BOX_EXTRA:
                 raise InvalidTag
-            self._aead.decrypt_into(box[:NONCE_SIZE], box[NONCE_SIZE:], context, opened)
+            self._aead.decrypt_into(box[:NONCE_SIZE], box[NONCE_SIZE:], context, into)
         except InvalidTag as error:
             raise CorruptObject(
                 f"{name} cannot be decrypted: it was damaged, or is not what was put in this place"
             ) from error
-        return opened
 
 
 class Cipher:

@@ -71,7 +71,7 @@ class SealedStore:
             return data
         check_header(data, None, key, encryption=SEALED)
         view = memoryview(data)
-        return bytes(self.cipher.box(key).open(view[HEADER_SIZE:], data[:HEADER_SIZE], key))
+        return self.cipher.box(key).open(view[HEADER_SIZE:], data[:HEADER_SIZE], key)
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """See `Store`; what is closed as a whole is got as a whole."""

@@ -65,7 +65,7 @@ def unwrap(slot: Slot, secret: Secret, repository: str) -> bytes | None:
         return None
     try:
         salt, box = bytes.fromhex(slot.salt), bytes.fromhex(slot.box)
-        key = bytes(Box(_wrapping(slot, secret, salt)).open(box, _context(slot, repository), "the slot"))
+        key = Box(_wrapping(slot, secret, salt)).open(box, _context(slot, repository), "the slot")
     except (CorruptObject, binascii.Error, ValueError):
         return None
     return key if len(key) == KEY_SIZE else None
