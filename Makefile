@@ -48,18 +48,18 @@ test: $(DEV) $(SERVERS) $(TRAINING)  ## all tests but the deep ones (under 20 mi
 test-fast: $(DEV) $(SERVERS)  ## the tests that need no training stack and little time (under 2 minutes)
 	$(PYTEST) $(WORKERS) -m 'not deep and not slow' --ignore-glob='*_torch.py' $(ARGS)
 
-# Many lives that do not disturb each other; the rest wants the machine for itself.
-KILLS := tests/cases/test_B_kills.py tests/cases/test_B_rotation.py
+# What may run beside others of its kind; the rest wants the machine for itself.
+BESIDE := tests/cases/test_B_kills.py tests/cases/test_B_rotation.py tests/faults/test_crash.py tests/property
 deep = $(PYTEST) -m deep $(1) $(ARGS) || { s=$$?; [ $$s -eq 5 ] || exit $$s; echo 'there is no deep test to run'; }
 
 .PHONY: test-deep
-test-deep: $(DEV) $(SERVERS) $(TRAINING)  ## the tests that need root or minutes (under 45 minutes)
+test-deep: $(DEV) $(SERVERS) $(TRAINING)  ## the tests that need root or minutes (under 35 minutes)
 	@(for p in slurmctld slurmd munged srun radosgw ceph-mon ceph-osd ceph-mgr ceph; do \
 	  command -v $$p >/dev/null || exit 1; done) || { [ "$$(id -u)" = 0 ] && apt-get -qq update && \
 	  DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $(SLURM) $(CEPH) >/dev/null; } || \
 	  { echo 'Slurm and Ceph are needed: apt-get install $(SLURM) $(CEPH)' >&2; exit 1; }
-	$(call deep,$(WORKERS) $(KILLS))
-	$(call deep,$(KILLS:%=--ignore=%))
+	$(call deep,$(WAITING) $(BESIDE))
+	$(call deep,$(BESIDE:%=--ignore=%))
 
 .PHONY: lint
 lint: $(DEV)  ## style, banned calls, layout, and who may import whom
