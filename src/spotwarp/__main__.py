@@ -6,6 +6,7 @@ verbs, flags, rendering and exit codes live in `spotwarp.cli`.
 
 from __future__ import annotations
 
+import os
 import sys
 
 from spotwarp import __version__
@@ -17,6 +18,10 @@ def main() -> int:
     if arguments == ["--version"]:
         sys.stdout.write(f"spotwarp {__version__}\n")
         return 0
+    # numpy would start a thread for each core, which nothing here uses and which spin beside the training. Told to the
+    # C library alone: `os.environ` is what commands are given, and the trainer's numpy is not ours to slow down.
+    if "OPENBLAS_NUM_THREADS" not in os.environ:
+        os.putenv("OPENBLAS_NUM_THREADS", "1")
     from spotwarp.cli.app import main as cli  # noqa: PLC0415 - the whole product hangs on this import
 
     code = cli(arguments)
@@ -29,7 +34,6 @@ def _leave_nobody_waiting(code: int) -> None:
     read, and the verdict is spoken. Python would wait for those of a pool, daemons or not.
     """
     import contextlib
-    import os
     import threading
 
     if threading.active_count() == 1:

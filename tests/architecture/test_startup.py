@@ -57,3 +57,17 @@ def test_the_installed_program_answers_within_a_tenth_of_a_second() -> None:
 
     # Processor seconds, best of five: what the program costs, not what else this machine does just now.
     assert min(cpu_seconds() for _ in range(5)) < 0.1
+
+
+def test_numpy_starts_no_threads_and_the_command_is_not_told_to() -> None:
+    probe = """
+import os, sys
+sys.argv = ["spotwarp", "doctor", "--help"]
+from spotwarp.__main__ import main
+main()
+import numpy
+print(len(os.listdir("/proc/self/task")), "OPENBLAS_NUM_THREADS" in os.environ)
+"""
+    env = {key: value for key, value in os.environ.items() if not key.endswith("_NUM_THREADS")}
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True, env=env)
+    assert done.stdout.splitlines()[-1] == "1 False"
