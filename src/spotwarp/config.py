@@ -222,6 +222,13 @@ OPTIONS: Final = (
         "Their values are never stored: where the command prints one, the stored log has *** instead.",
     ),
     Option(
+        "start_early",
+        "256MiB",
+        values.never_or_size,
+        "Where checkpoints older than the newest resumable one are together at least this large, the command starts\n"
+        "before they are restored, and they come in beside it. never: it starts when everything is restored.",
+    ),
+    Option(
         "allow_other_shape",
         "false",
         values.flag,
@@ -272,6 +279,7 @@ class Config:
     stall_intervals: int = 3
     stall_after_s: float = 600.0
     secrets: tuple[str, ...] = ()
+    start_early: int | None = 256 << 20
     allow_other_shape: bool = False
     service: bool | None = None
     limits: values.Limits = field(default_factory=values.Limits)

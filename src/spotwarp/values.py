@@ -138,6 +138,16 @@ def size(value: object) -> int:
     return int(match[1]) * _SIZES[match[2]]
 
 
+def never_or_size(value: object) -> int | None:
+    """None for never, else bytes. Raises `ValueError`."""
+    if value == "never":
+        return None
+    try:
+        return size(value)
+    except ValueError as error:
+        raise ValueError(f"{error} (or never)") from error
+
+
 def count(low: int, high: int) -> Callable[[object], int]:
     """A parser of whole numbers between `low` and `high`."""
 

@@ -16,7 +16,7 @@ import typer
 from spotwarp.cli import render
 from spotwarp.cli.background import started
 from spotwarp.cli.context import Context, enter, here
-from spotwarp.cli.options import CODING, GRACE, INTERVAL, LEASE, LIMITS
+from spotwarp.cli.options import CODING, GRACE, INTERVAL, LEASE, LIMITS, WAIT_FOR_ALL
 from spotwarp.config import find_workspace
 from spotwarp.errors import SpotWarpError, UsageError
 from spotwarp.system import require_linux
@@ -80,6 +80,7 @@ def run(
     other_shape: bool = typer.Option(
         False, "--allow-other-shape", help="Resume with another number of processes or GPUs than the checkpoint's."
     ),
+    wait_for_all: bool = WAIT_FOR_ALL,
     interval: str | None = INTERVAL,
     lease: str | None = LEASE,
     grace: str | None = GRACE,
@@ -127,14 +128,13 @@ def run(
     require_linux("running a command")
     from spotwarp.execution.detached import reporter
 
-    report = reporter(os.environ)
-    if detach and report is None:
+    if (report := reporter(os.environ)) is None and detach:
         return started(find_workspace(here()), as_json=as_json)
     from spotwarp.execution.job import Choice, Wish
 
     opened = enter(
         run_name, interval=interval, lease=lease, grace=grace, limits=limits, coding=coding,
-        allow_other_shape=other_shape or None,
+        start_early="never" if wait_for_all else None, allow_other_shape=other_shape or None,
     )  # fmt: skip
     words = (command,) if command is not None else tuple(context.args)
     if extend:

@@ -125,6 +125,7 @@ def _more(seen: RunView) -> list[tuple[str, str]]:
         "limits": seen.limits,
         "not told": seen.notify_error,
         "disk": seen.disk,
+        "arriving": seen.arriving,
         "older version": seen.kept,
         "notices": seen.notices,
         "READ-ONLY": seen.readonly,
@@ -186,6 +187,7 @@ def _with_local(seen: RunView, known: dict[str, Any] | None) -> RunView:
         lacking=str(known.get("lacking") or ""),
         notify_error=str(known.get("notify_error") or ""),
         disk=str(known.get("disk") or ""),
+        arriving=str(known.get("arriving") or ""),
         notices=str(known.get("notices") or ""),
         **how_stored(known),
     )
@@ -301,7 +303,7 @@ def _rows_here(known: dict[str, Any], error: SpotWarpError) -> list[tuple[str, s
     if step is not None:
         words = f"{loss:.4f} at step {step}" if isinstance(loss, float) else f"unknown, at step {step}"
         rows.append(("last loss", words))
-    told = {"not told": "notify_error", "disk": "disk", "notices": "notices"}
+    told = {"not told": "notify_error", "disk": "disk", "arriving": "arriving", "notices": "notices"}
     return [*rows, *((name, str(known[key])) for name, key in told.items() if known.get(key))]
 
 

@@ -380,6 +380,7 @@ class _Job:
             started=self._started,
             cursor=self._cursor,
             base=claimed.base,
+            arrivals=self._restorer.arrivals(syncer.idle, syncer.written),
         )
 
     def _live_excludes(self) -> Callable[[], tuple[str, ...]]:

@@ -21,6 +21,8 @@ from spotwarp.errors import WorkspaceFault
 STATE = "state.json"
 RESTORING = "restoring"
 STAGING = "staging"
+AWAITED = "awaited.json"
+ARRIVING = "arriving"
 SET_ASIDE = "set-aside"
 STATCACHE = "cache/stat"
 PAGES = "cache/pages"
@@ -54,6 +56,17 @@ class Restoring(msgspec.Struct, frozen=True):
     step: Literal["fetching", "clearing", "installing"]
     clear: tuple[str, ...] = ()
     """Local paths to set aside first, each byte as the character of that number: paths are bytes, JSON is text."""
+
+
+class Awaited(msgspec.Struct, frozen=True):
+    """Checkpoint directories of the run's last snapshot that a restore has left for later: not deleted, not here yet.
+
+    Each byte of a path as the character of that number.
+    """
+
+    repository: str
+    run: str
+    paths: tuple[str, ...] = ()
 
 
 class Distrust(msgspec.Struct, frozen=True):
@@ -90,6 +103,28 @@ def distrust(
     )
     if more != known:
         save(runtime(workspace) / DISTRUST, more)
+
+
+def awaited(workspace: Path, repository: str, run: str) -> tuple[bytes, ...]:
+    """The checkpoint directories of `run` that are still to come in here."""
+    known = load(runtime(workspace) / AWAITED, Awaited)
+    if known is None or (known.repository, known.run) != (repository, run):
+        return ()
+    return tuple(path.encode("latin-1", "replace") for path in known.paths)
+
+
+def await_only(workspace: Path, repository: str, run: str, paths: Iterable[bytes]) -> None:
+    """Note what is still to come in here: `paths`, and nothing else. Raises `WorkspaceFault`."""
+    path, left = runtime(workspace) / AWAITED, sorted(paths)
+    if not left:
+        remove(path)
+        return
+    note = Awaited(repository, run, tuple(one.decode("latin-1") for one in left))
+    try:
+        save(path, note)
+    except WorkspaceFault:
+        if not overwrite(path, note):  # which needs no room
+            raise
 
 
 def runtime(workspace: Path) -> Path:

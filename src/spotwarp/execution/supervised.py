@@ -32,6 +32,7 @@ from spotwarp.execution.output.outputlog import Recent, log_path
 from spotwarp.execution.output.terminal import OutputPump, nowhere
 from spotwarp.execution.process.child import ProcessTree
 from spotwarp.execution.redaction import Redactor
+from spotwarp.execution.restoring.arriving import Arrivals
 from spotwarp.execution.syncing.firstupload import screen
 from spotwarp.execution.syncing.storing import Facts, Storing
 from spotwarp.execution.syncing.syncer import Syncer
@@ -105,12 +106,14 @@ class Supervised:
         started: Callable[[], None] = lambda: None,
         cursor: Cursor | None = None,
         base: int = 0,
+        arrivals: Arrivals | None = None,
     ) -> None:
         """`shown`: whether our stdout and stderr take the command's output, which the log has in any case. `started`
-        is called once the command runs. `base` is the snapshot that this attempt starts from, 0 for none."""
+        is called once the command runs. `base` is the snapshot that this attempt starts from, 0 for none. `arrivals`
+        bring in what was restored only in part."""
         self._root, self._config, self._log = workspace, config, log
         self._notifier, self._redactor = notifier, redactor
-        self._command = command
+        self._command, self._arrivals = command, arrivals
         self._generation, self._resumed, self._heart, self._base = generation, resumed, heart, base
         self._clock, self._say, self._started = clock, say, started
         self._events: queue.SimpleQueue[supervisor.Event] = queue.SimpleQueue()
@@ -143,7 +146,8 @@ class Supervised:
 
     def beat(self) -> tuple[str, Facts]:
         """Phase and facts for the heartbeat."""
-        facts = {**self._storing.facts(), "notices": self._notices.standing()}
+        arriving = self._arrivals.words() if self._arrivals is not None else ""
+        facts = {**self._storing.facts(), "notices": self._notices.standing(), "arriving": arriving}
         return self._phase, {k: self._redactor.text(v) if isinstance(v, str) else v for k, v in facts.items()}
 
     def fenced(self, reason: str) -> None:
@@ -191,12 +195,20 @@ class Supervised:
             watch.start()  # before the command: what it finds then is known already
             stack.callback(watch.stop)
             stack.push(self._end_orphans)
+            stack.callback(self._end_arrivals)
             self._start()
+            if self._arrivals is not None:
+                self._arrivals.start()
             self._loop()
         outcome = self._outcome()
         if outcome.code == PREEMPTED:
             self._notices.acknowledge()
         return outcome
+
+    def _end_arrivals(self) -> None:
+        """What has not come in by now must not compete with what is to be stored; the next start goes on with it."""
+        if self._arrivals is not None:
+            self._arrivals.stop()
 
     def _end_orphans(self, kind: type[BaseException] | None, *_: object) -> None:
         """Whatever goes wrong in here, no trainer is left running without anybody beside it."""
@@ -334,6 +346,7 @@ class Supervised:
                 self._storing.cancel()
             case supervisor.FinalSync():
                 self._phase = "final sync"
+                self._end_arrivals()
                 # The deadline as it is then: a notice may come during the last sync. The log must be whole before it.
                 self._storing.final(lambda: self._state.deadline, before=self._finish_output, end=self._end())
             case supervisor.WriteNotice():
@@ -367,6 +380,7 @@ class Supervised:
     def _write_notice(self, action: supervisor.WriteNotice) -> None:
         self._phase = "saving"
         self._storing.press_on()
+        self._end_arrivals()
         try:
             self._notice.write(action.seconds_left, action.source)
         except WorkspaceFault as error:
@@ -417,6 +431,8 @@ class Supervised:
         words = reason + (f"; last snapshot {last}" if last else "; nothing was stored by this attempt")
         words += f"; {left}" if left.count else ""
         self._say(words)
+        if self._arrivals is not None and (rest := self._arrivals.words()):
+            self._say(f"{rest.partition(',')[0]} did not come in here: they are stored, `spotwarp restore` brings them")
         self._tell_end(words, last)
         return Outcome(self._exit.code, reason, last, self._sealed, self._generation, error, left.paths, self._stored)
 

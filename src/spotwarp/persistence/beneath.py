@@ -159,6 +159,22 @@ def remove(root: Path) -> None:
     root.rmdir()
 
 
+def rename_new(source: int, name: bytes, target: int, new: bytes) -> None:
+    """Rename `name` in the directory `source` to `new` in `target`, where nothing may be: else `FileExistsError`.
+
+    Where the file system cannot do that at once, an empty directory takes the place first, for a moment.
+    """
+    if _call("renameat2", source, name, target, new, 1):  # RENAME_NOREPLACE
+        return
+    os.mkdir(new, dir_fd=target)
+    try:
+        os.rename(name, new, src_dir_fd=source, dst_dir_fd=target)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            raise FileExistsError(errno.EEXIST, "is there by now") from error
+        raise
+
+
 def reserve(fd: int, size: int) -> bool:
     """Give the empty file `fd` `size` bytes of disk and that length; False where the file system cannot.
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from spotwarp.errors import WorkspaceFault
 from spotwarp.persistence import staging as stage
-from spotwarp.persistence.beneath import Tree, ancestors, split, sync_filesystem
+from spotwarp.persistence.beneath import ELSEWHERE, Tree, ancestors, rename_new, split, sync_filesystem
 from spotwarp.persistence.manifest import DIRECTORY, Entry, tabled
 
 
@@ -50,6 +50,41 @@ def install(staging: Path, root: Path, *, aside: Path, keep_replaced: bool = Fal
     except OSError as error:
         raise _fault(root, error) from error
     stage.discard(staging)
+
+
+def arrive(staging: Path, root: Path, path: bytes) -> bool:
+    """Move the directory `path` of the ready `staging`, complete, to its place beneath `root` by one rename.
+
+    Unlike `install`, while others are at work in `root`: False, and nothing happens, when there is something at `path`
+    by now, or nowhere to put it any more. The staging is removed in any case. Raises `WorkspaceFault`.
+    """
+    entries = stage.ready(staging)
+    if entries is None:
+        raise WorkspaceFault(f"{staging} is not complete; nothing was installed")
+    try:
+        with Tree(staging) as source, Tree(root) as target:
+            inside = [entry for entry in entries.beneath(path) if entry.kind == DIRECTORY and entry.path != path]
+            stage.settle(source, reversed(inside))
+            source.forget()
+            moved = _moved_whole(source, path, target, entries.find(path))
+    except OSError as error:
+        raise _fault(root, error) from error
+    stage.discard(staging)
+    return moved
+
+
+def _moved_whole(source: Tree, path: bytes, target: Tree, entry: Entry | None) -> bool:
+    from_fd, name = source.locate(path)
+    try:
+        to_fd, new = target.locate(path)
+        rename_new(from_fd, name, to_fd, new)
+    except OSError as error:
+        if error.errno not in (*ELSEWHERE, errno.EEXIST):
+            raise
+        return False
+    if entry is not None and entry.mode & 0o700 != 0o700:  # to be moved, it had to be open
+        os.chmod(new, entry.mode & 0o7777, dir_fd=to_fd)
+    return True
 
 
 def settle(root: Path, entries: Iterable[Entry]) -> None:

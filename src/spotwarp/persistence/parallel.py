@@ -5,8 +5,10 @@ Owns no policy: what a job does, and how big it is, is the caller's. A job must 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterable
@@ -79,3 +81,10 @@ def settle_allocator() -> None:
         mallopt(_M_ARENA_MAX, 4)
         mallopt(_M_MMAP_THRESHOLD, 32 << 20)
         mallopt(_M_TRIM_THRESHOLD, 256 << 20)
+
+
+def yield_to_others(nice: int) -> None:
+    """Lower this thread's priority to `nice`, if it is higher; on Linux it is the thread's own."""
+    with contextlib.suppress(OSError):
+        mine = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, mine, max(nice, os.getpriority(os.PRIO_PROCESS, mine)))

@@ -24,7 +24,7 @@ from spotwarp.persistence.beneath import ELSEWHERE, Tree, split
 from spotwarp.persistence.compare import holds, pieces
 from spotwarp.persistence.entries import OTHER_CHECKPOINT, checked, is_whole, room, shown, urgency
 from spotwarp.persistence.manifest import FILE, Entry, Extent, Manifest, builder, tabled
-from spotwarp.persistence.parallel import Job, each
+from spotwarp.persistence.parallel import Job, each, yield_to_others
 from spotwarp.persistence.reads import Read, based, fetched
 from spotwarp.persistence.store.api import Store
 from spotwarp.persistence.table import Cursor, Table
@@ -44,6 +44,12 @@ class FetchOptions:
     """Threads; they wait for the network as much as they compute, so there may be more than cores."""
     sync: bool = True
     """Wait until the disk has it all before it is called whole: a power cut then leaves nothing half."""
+    nice: int = 0
+    """How far the threads step back behind others, as of nice(1)."""
+    turn: Callable[[], object] = lambda: None
+    """Called before each read; it may wait."""
+    spare: int = 0
+    """Bytes of disk that must be left when all is in place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +230,7 @@ class _Fetch:
                 needed += max(room(entry, block) - (have.st_blocks * 512 if have else 0), 0)
                 names -= have is not None
         free = about.f_bavail * block
+        needed += self._options.spare
         if needed > free:
             shortage = f"needs {_size(needed)}, has {_size(free)}"
         elif about.f_files and names > about.f_favail:
@@ -251,10 +258,12 @@ class _Fetch:
         self._uses = Uses(self._entries, len(self._manifest.blobs), self._rank, have=have)
 
     def _read_all(self, reads: Iterable[Read]) -> None:
+        yield_to_others(self._options.nice)
         entries = Cursor(self._entries)
         with Tree(self._staging) as tree:
             writer = stage.Writer(tree)
             for read in reads:
+                self._options.turn()
                 settled = self._read_one(writer, entries, read)
                 stage.settle(tree, settled)
 

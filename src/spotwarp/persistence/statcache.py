@@ -158,10 +158,11 @@ class StatCache:
         """What was recorded of `path` when it was last read, whatever has become of it."""
         return self._records.find(path)
 
-    def add(self, record: Record) -> None:
-        """Know one more file."""
+    def add(self, *more: Record) -> None:
+        """Know some more files."""
+        new = {record.path: record for record in more}
         records = TableBuilder(Record)
-        for one in merge((r for r in self._records if r.path != record.path), (record,), key=lambda r: r.path):
+        for one in merge((r for r in self._records if r.path not in new), sorted(new.values(), key=_path), key=_path):
             records.add(one)
         self.replace(records.table())
 
@@ -269,6 +270,10 @@ class StatCache:
             return None
         found = self._others.at(number)
         return replace(found, path=entry.path) if _same(found, entry) else None
+
+
+def _path(record: Record) -> bytes:
+    return record.path
 
 
 def _identity(file: Record | Scanned) -> tuple[int, int, int, int, int]:

@@ -64,6 +64,8 @@ class RunView:
     """What uploads reach, in bytes a second."""
     limits: str = ""
     """What storing may use, in words; empty: no limit."""
+    arriving: str = ""
+    """What a restore still brings in beside the command, in words."""
     gone: str = ""
     """Said where it is known that the holder's process has ended though its lease has not."""
 
@@ -118,6 +120,7 @@ def view(
         lacking=str(facts.get("lacking") or "") if live else _lacking(entries),
         notify_error=str(facts.get("notify_error") or "") if live else "",
         disk=str(facts.get("disk") or "") if live else "",
+        arriving=str(facts.get("arriving") or "") if live else "",
         **how_stored(facts if live else {}),
     )
 

@@ -84,6 +84,7 @@ class Backups:
         versions: VersionRule | None = None,
         recheck_s: float = RECHECK_S,
         look: Callable[[Path], Held] = look,
+        awaited: Sequence[bytes] = (),
     ) -> Uploaded:
         """One more backup."""
         uploaded = backup(
@@ -106,6 +107,7 @@ class Backups:
             versions=versions,
             recheck_s=recheck_s,
             look=look,
+            awaited=awaited,
             pages=self.pages,
         )
         self.base, self.carry = uploaded.manifest, Carry()

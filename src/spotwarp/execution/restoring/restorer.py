@@ -17,6 +17,7 @@ from spotwarp.config import Config
 from spotwarp.errors import CorruptObject, SnapshotMissing, WorkspaceFault
 from spotwarp.execution import localstate
 from spotwarp.execution.localstate import Origin, Restoring, runtime
+from spotwarp.execution.restoring.arriving import Arrivals, beneath, for_later, still_awaited
 from spotwarp.execution.restoring.mending import Place, mend
 from spotwarp.execution.restoring.pace import progress_said
 from spotwarp.execution.restoring.pointers import mend_pointers
@@ -35,12 +36,13 @@ from spotwarp.execution.workspace import (
 from spotwarp.model import human_bytes, human_seconds
 from spotwarp.persistence import fork
 from spotwarp.persistence import staging as stage
+from spotwarp.persistence.beneath import ancestors
 from spotwarp.persistence.content import digests_of
-from spotwarp.persistence.entries import older_versions, shown, torn_name
+from spotwarp.persistence.entries import older_versions, room, shown, torn_name
 from spotwarp.persistence.install import install, set_aside
-from spotwarp.persistence.manifest import FILE, Manifest, tabled
+from spotwarp.persistence.manifest import FILE, Entry, Manifest, builder, tabled
 from spotwarp.persistence.repository import Repository, retained_snapshots
-from spotwarp.persistence.restore import FetchReport, fetch
+from spotwarp.persistence.restore import FetchOptions, FetchReport, fetch
 from spotwarp.persistence.runlog.entry import Snapshot
 from spotwarp.persistence.runlog.log import Head, RunLog
 from spotwarp.persistence.scan import scan
@@ -49,6 +51,7 @@ from spotwarp.persistence.table import Cursor, TableBuilder
 
 Say = Callable[[str], None]
 _NAMED = 5
+_BLOCK = 4096
 
 
 class Restorer:
@@ -103,7 +106,7 @@ class Restorer:
             return self._begin(head, choice)
         origin = origin_of(self._root, self._repository, self._log)
         if origin == head.state.snapshot and not is_empty(self._root) and same_boot(self._root):
-            return False
+            return self._bring_rest(head)
         problem: CorruptObject | None = None
         for snapshot in self._candidates(head):
             try:
@@ -122,6 +125,39 @@ class Restorer:
             f"no snapshot of run {self._log.run!r} can be restored; the last problem: {problem}",
             hint="`spotwarp check` lists the damage. Nothing here was changed.",
         )
+
+    def _bring_rest(self, head: Head) -> bool:
+        """Where all is here but what an earlier life left for later: bring that too, if the command shall wait."""
+        if self._config.start_early is not None:
+            return False
+        snapshot, manifest, left = self._left(head)
+        if snapshot is None or manifest is None or not left:
+            return False
+        rest = Difference(manifest, beneath(manifest, left), (), ())
+        self.put_in_place(snapshot, rest, (), position=head.state.snapshot)
+        return True
+
+    def _left(self, head: Head) -> tuple[Snapshot | None, Manifest | None, tuple[bytes, ...]]:
+        """The last snapshot, its manifest, and what of it is still to come in."""
+        if not localstate.awaited(self._root, self._repository.identity.id, self._log.run):
+            return None, None, ()
+        manifest = manifest_at(self._repository, self._log, head.state.snapshot)
+        if manifest is None:
+            return None, None, ()
+        entry = self._log.read(head.state.snapshot)
+        left = still_awaited(self._root, self._repository.identity.id, self._log.run, manifest)
+        return entry if isinstance(entry, Snapshot) else None, manifest, left
+
+    def arrivals(self, turn: Callable[[], object], written: Callable[[Iterable[Record]], object]) -> Arrivals | None:
+        """Who brings in what was left for later, when the command has started; None when nothing was."""
+        _, manifest, left = self._left(self._log.head())
+        if manifest is None or not left:
+            stage.discard(self._own / localstate.ARRIVING)
+            return None
+        return Arrivals(
+            self._root, self._repository, self._log.run, manifest, left,
+            clock=self._clock, say=self._say, turn=turn, written=written,
+        )  # fmt: skip
 
     def _begin(self, head: Head, choice: Choice) -> bool:
         """A run that has nothing of its own yet begins from the snapshot that it was forked from, if it was."""
@@ -156,7 +192,11 @@ class Restorer:
         if not difference.fetch and not clear:
             self._save_origin(head.state.snapshot)
             return False
-        self.put_in_place(snapshot, difference, clear, position=head.state.snapshot)
+        later: tuple[bytes, ...] = ()
+        worth = self._config.start_early
+        if worth is not None and snapshot.n == head.state.snapshot:
+            later = for_later(difference.manifest, self._root, self._repository.store, worth=worth)
+        self.put_in_place(snapshot, difference, clear, position=head.state.snapshot, later=later)
         return True
 
     def compare(self, snapshot: Snapshot, *, fresh: bool, origin: int | None, run: str | None = None) -> Difference:
@@ -202,17 +242,28 @@ class Restorer:
     # ---- putting in place ------------------------------------------------------------------------------------------
 
     def put_in_place(
-        self, snapshot: Snapshot, difference: Difference, clear: Iterable[bytes], *, position: int
+        self,
+        snapshot: Snapshot,
+        difference: Difference,
+        clear: Iterable[bytes],
+        *,
+        position: int,
+        later: Sequence[bytes] | None = (),
     ) -> FetchReport:
-        """Fetch what differs, verify it, set `clear` aside, move everything into place."""
-        size = sum(e.size for e in difference.fetch)
-        self._say(f"restoring snapshot {snapshot.n} ({len(difference.fetch)} entries, {human_bytes(size)})")
+        """Fetch what differs, verify it, set `clear` aside, move everything into place.
+
+        The checkpoints `later` are left for `arrivals`; None: some paths only, and nothing is known of the rest.
+        """
+        left, wanted = _apart(difference.fetch, later or ())
+        size, spare = sum(e.size for e in wanted), sum(room(e, _BLOCK) for e in left)
+        self._say(f"restoring snapshot {snapshot.n} ({len(wanted)} entries, {human_bytes(size)})")
         marker = Restoring(self._log.run, self._repository.identity.id, position, "fetching")
         self._mark(marker)
         report = fetch(
             store=self._repository.store,
             manifest=difference.manifest,
-            wanted=difference.fetch,
+            wanted=wanted,
+            options=FetchOptions(spare=spare),
             staging=self._own / localstate.STAGING,
             older=self._root if difference.older else None,
             clock=self._clock,
@@ -223,7 +274,11 @@ class Restorer:
         text = tuple(p.decode("latin-1") for p in paths)
         marker = Restoring(marker.run, marker.repository, position, "clearing", text)
         self._mark(marker)
+        if later:  # before anything of it is missed
+            self._await_only(later)
         self._place(marker, paths)
+        if later is not None and not later:
+            self._await_only(())
         self._seed(difference.manifest)
         if lacking := withheld(difference.manifest.skipped, self._root, self._config.secrets):
             self._say(lacking)
@@ -239,6 +294,11 @@ class Restorer:
         rate = human_bytes((report.bytes - report.kept_bytes) / max(report.duration_s, 1e-3))
         here = f"; {human_bytes(report.kept_bytes)} of it was here already" if report.kept_bytes else ""
         self._say(f"restored snapshot {snapshot.n} in {human_seconds(report.duration_s)} ({rate}/s){here}")
+        if later:
+            rest = human_bytes(sum(e.size for e in left))
+            self._say(
+                f"{len(later)} older checkpoint(s), {rest}, come in beside the command (`--wait-for-all` has it wait)"
+            )
         return report
 
     def _place(self, marker: Restoring, clear: Sequence[bytes]) -> None:
@@ -258,6 +318,9 @@ class Restorer:
             localstate.save(self._own / localstate.STATE, origin)
         localstate.remove(self._own / localstate.RESTORING)
 
+    def _await_only(self, paths: Sequence[bytes]) -> None:
+        localstate.await_only(self._root, self._repository.identity.id, self._log.run, paths)
+
     def _mark(self, marker: Restoring) -> None:
         localstate.save(self._own / localstate.RESTORING, marker)
 
@@ -272,6 +335,20 @@ class Restorer:
     def _seed(self, manifest: Manifest) -> None:
         """Let the stat cache know what was just restored, so that the first scan does not read it all again."""
         seed_cache(self._root, manifest, self._config.exclude).save(self._own / localstate.STATCACHE, self._root)
+
+
+def _apart(entries: Sequence[Entry], later: Sequence[bytes]) -> tuple[list[Entry], Sequence[Entry]]:
+    """Those of `entries` that are at or beneath `later`, and the others."""
+    if not later:
+        return [], entries
+    names = frozenset(later)
+    left, now = list[Entry](), builder()
+    for entry in entries:
+        if entry.path in names or not names.isdisjoint(ancestors(entry.path)):
+            left.append(entry)
+        else:
+            now.add(entry)
+    return left, now.table()
 
 
 def seed_cache(root: Path, manifest: Manifest, exclude: Sequence[str]) -> StatCache:

@@ -103,7 +103,8 @@ def _restore_here(
         hint=VERB_HINT,
     )
     position = (origin or 0) if paths else head.state.snapshot
-    return restorer.put_in_place(snapshot, chosen, clear or (), position=position)
+    later = None if paths else ()
+    return restorer.put_in_place(snapshot, chosen, clear or (), position=position, later=later)
 
 
 def _restore_to(

@@ -49,7 +49,7 @@ from spotwarp.persistence.retention import Retention
 from spotwarp.persistence.runlog.entry import Snapshot, State
 from spotwarp.persistence.runlog.log import RunLog
 from spotwarp.persistence.scan import Scanned
-from spotwarp.persistence.statcache import StatCache
+from spotwarp.persistence.statcache import Record, StatCache
 from spotwarp.persistence.store.api import Store
 from spotwarp.persistence.table import Table
 from spotwarp.values import spell
@@ -148,6 +148,8 @@ class Syncer:
         self._guard = threading.Lock()
         self._known = _Known()
         self._cache = StatCache.load(runtime(workspace) / localstate.STATCACHE, workspace)
+        self._written: list[Record] = []
+        """Files that came here from the store since the last sync."""
         self._pages = Pages(runtime(workspace) / localstate.PAGES)
         self._told_fault = False
         self._carry = Carry()
@@ -216,7 +218,7 @@ class Syncer:
             excludes, judge = Excludes(self._excludes()), self._judge(base, self._config.settle_s)
             found = unchanged(
                 root=self._root, base=base.manifest, cache=self._cache, excludes=excludes, judge=judge,
-                clock=self._clock, recheck_s=0.0,
+                clock=self._clock, recheck_s=0.0, awaited=self._awaited(),
             )  # fmt: skip
             if found is None:
                 return None
@@ -324,6 +326,10 @@ class Syncer:
 
     def _upload(self, base: Base, how: _How) -> Uploaded:
         settle_s = self._config.settle_s if how.at.end is End.LIVE else 0.0
+        with self._guard:
+            new, self._written = self._written, []
+        if new:
+            self._cache.add(*new)
         uploaded = backup(
             store=self._repository.store,
             run=self._log.run,
@@ -344,6 +350,7 @@ class Syncer:
             recheck_s=how.recheck_s,
             versions=WholeVersions(base.number or self._parent, how.at, self._waiting),
             pages=self._pages,
+            awaited=self._awaited(),
         )
         limited = self._config.limits.bandwidth
         if not limited and uploaded.stored_bytes >= _TELLING and uploaded.duration_s > 0:
@@ -452,6 +459,19 @@ class Syncer:
         with self._guard:
             self.facts.error = words
             self.facts.error_since = self.facts.error_since or self._clock.wall().isoformat(timespec="seconds")
+
+    def _awaited(self) -> tuple[bytes, ...]:
+        return localstate.awaited(self._root, self._repository.identity.id, self._log.run)
+
+    def idle(self) -> None:
+        """Return once no sync is at work."""
+        with self._one:
+            return
+
+    def written(self, records: Iterable[Record]) -> None:
+        """Files as they were put here from the store: the next sync need not read them."""
+        with self._guard:
+            self._written += records
 
     def dirty_bytes(self) -> int:
         """Bytes of files that are not stored as they are now, whatever a sync at work may be waiting for.

@@ -10,7 +10,6 @@ what was put is garbage that no entry names, and the stat cache is as it was.
 from __future__ import annotations
 
 import builtins
-import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,14 +23,13 @@ import msgspec
 from spotwarp.clock import Clock, Rng
 from spotwarp.errors import WorkspaceFault
 from spotwarp.persistence import manifest as manifests
+from spotwarp.persistence.backup.awaited import Awaited
 from spotwarp.persistence.backup.coding import Coding, Mode
 from spotwarp.persistence.backup.concurrency import START
 from spotwarp.persistence.backup.cutoff import Cutoff
 from spotwarp.persistence.backup.lanes import Lanes
 from spotwarp.persistence.backup.outcome import (
-    Kept,
     Late,
-    Links,
     Times,
     broken,
     changed,
@@ -47,22 +45,22 @@ from spotwarp.persistence.backup.progress import Meter, Progress
 from spotwarp.persistence.backup.reading import Found, Reading
 from spotwarp.persistence.backup.share import CpuShare
 from spotwarp.persistence.backup.sharing import Packs, shared_out
+from spotwarp.persistence.backup.tally import Tally
 from spotwarp.persistence.backup.versions import VersionRule, Versions
 from spotwarp.persistence.beneath import Tree
-from spotwarp.persistence.content import SMALL
 from spotwarp.persistence.cuts import CHUNK
 from spotwarp.persistence.envelope import FORMAT_VERSION
-from spotwarp.persistence.held import Held, Identity, look
+from spotwarp.persistence.held import Held, look
 from spotwarp.persistence.index import Carried, Index
 from spotwarp.persistence.layout import manifest_key, new_object_id
-from spotwarp.persistence.manifest import FILE, CheckpointFact, Manifest, PackRef, Skipped
+from spotwarp.persistence.manifest import CheckpointFact, Manifest, PackRef, Skipped
 from spotwarp.persistence.pack import TARGET
 from spotwarp.persistence.parallel import default_workers
 from spotwarp.persistence.scan import ExcludeRule, Scan, Scanned, scan
-from spotwarp.persistence.statcache import Quiet, Record, StatCache
+from spotwarp.persistence.statcache import StatCache
 from spotwarp.persistence.store.api import Store
 from spotwarp.persistence.store.metered import usage_of
-from spotwarp.persistence.table import Table, TableBuilder
+from spotwarp.persistence.table import Table
 
 __all__ = [
     "RECHECK_S",
@@ -193,6 +191,7 @@ def backup(
     look: Callable[[Path], Held] = look,
     versions: VersionRule | None = None,
     pages: Pages | None = None,
+    awaited: Sequence[builtins.bytes] = (),
 ) -> Uploaded:
     """Put what a snapshot of `root` needs beyond `base`, which must be the run's last snapshot, or None.
 
@@ -202,18 +201,18 @@ def backup(
     this generation put in vain; this one adds to it, whatever becomes of it. A file that was held for writing when it
     was read, as `look` saw it, is read again after `recheck_s`, whatever its times say; with 0 each time. `versions`
     says which files are stored in whole versions only, and which of them are whole. `pages` tells which pages of a
-    rewritten file are new; without it such a file's chunks are stored whole.
+    rewritten file are new; without it such a file's chunks are stored whole. `awaited`: see `Awaited`.
 
     Raises `WorkspaceFault`, the first `StoreError` of any put, `Interrupted` once `cancel` is set.
     """
-    started = clock.monotonic()
-    options = options or BackupOptions()
+    started, options = clock.monotonic(), options or BackupOptions()
     seen = scan(root, excludes, on_progress=_looking(progress, cancel))
     facts = tuple(judge(root, seen.entries))
+    coming = Awaited(awaited, seen.entries, base)
     times = Times(seen.fs_time_ns, clock.monotonic())
     belief = Belief(look(root), times.looked_s - recheck_s)  # before anything is read: see `held`
     with _open(root, seen) as tree:
-        if base is not None and (sums := _nothing_new(tree, seen, facts, cache, base, belief)):
+        if base is not None and (sums := _nothing_new(tree, seen, facts, coming, cache, base, belief)):
             refuse_stopped(cancel)
             if not always or _current(base, run):
                 put = _put_again(store, base, generation, cache, rng) if always else _Put("", "", 0)
@@ -236,7 +235,8 @@ def backup(
     kept = whole.applied(lambda: outcome(work, found, cache, belief, times))
     late = Late(paths, facts, base) if paths else None
     kept, facts = (late.stand_in(kept), late.facts) if late else (kept, facts)
-    tally = _Tally(seen, belief.held)
+    kept, facts = coming.stand_in(kept), coming.joined(facts)
+    tally = Tally(seen, belief.held)
     made = index.manifest(tally.pass_on(kept), version=FORMAT_VERSION, run=run, generation=generation)
     skipped = (*seen.skipped, *found.unreadable, *whole.left_out(), *(late.skipped() if late else ()))
     manifest = msgspec.structs.replace(made, checkpoints=facts, skipped=_sorted(skipped), versions=whole.facts())
@@ -247,12 +247,11 @@ def backup(
     _remember(tally, manifest, cache, pages)
     amounts = uploads.stored_bytes + put.size, meter.bytes
     done = _Done(put, found, late, *amounts, index.new_packs() | put.packs, share.used_s, lanes.lanes)
-    return _uploaded(
-        *(done, tally, manifest, base), duration_s=clock.monotonic() - started, unchanged=same, belief=belief
-    )
+    took_s = clock.monotonic() - started
+    return _uploaded(done, tally, manifest, base, duration_s=took_s, unchanged=same, belief=belief)
 
 
-def _remember(tally: _Tally, manifest: Manifest, cache: StatCache, pages: Pages | None) -> None:
+def _remember(tally: Tally, manifest: Manifest, cache: StatCache, pages: Pages | None) -> None:
     """Bring what is kept on this machine up to date."""
     cache.replace(tally.records.table())
     if pages is not None:
@@ -271,6 +270,7 @@ def unchanged(
     clock: Clock,
     recheck_s: float = RECHECK_S,
     look: Callable[[Path], Held] = look,
+    awaited: Sequence[builtins.bytes] = (),
 ) -> Uploaded | None:
     """What `backup` would give if a look at the directories alone proves that there is nothing to put; else None.
 
@@ -279,10 +279,11 @@ def unchanged(
     started = clock.monotonic()
     seen = scan(root, excludes)
     facts = tuple(judge(root, seen.entries))
+    coming = Awaited(awaited, seen.entries, base)
     looked = clock.monotonic()
     belief = Belief(look(root), looked - recheck_s)
     with _open(root, seen) as tree:
-        sums = _nothing_new(tree, seen, facts, cache, base, belief)
+        sums = _nothing_new(tree, seen, facts, coming, cache, base, belief)
     return _as_it_stands(base, _Put("", "", 0), sums, clock.monotonic() - started) if sums is not None else None
 
 
@@ -325,7 +326,7 @@ class _Done:
 
 def _uploaded(
     done: _Done,
-    tally: _Tally,
+    tally: Tally,
     manifest: Manifest,
     base: Manifest | None,
     *,
@@ -411,7 +412,13 @@ def _looking(
 
 
 def _nothing_new(
-    tree: Tree, seen: Scan, facts: tuple[CheckpointFact, ...], cache: StatCache, base: Manifest, belief: Belief
+    tree: Tree,
+    seen: Scan,
+    facts: tuple[CheckpointFact, ...],
+    coming: Awaited,
+    cache: StatCache,
+    base: Manifest,
+    belief: Belief,
 ) -> tuple[int, int] | None:
     """The files in `base` and their bytes if a look at the directories alone proves that it holds all there is.
 
@@ -420,49 +427,8 @@ def _nothing_new(
     sums = cache.quiet(seen.entries, base, belief.held, belief.since)
     if sums is None or tuple(seen.skipped) != base.skipped or any(fact.kept for fact in base.versions):
         return None
-    return sums if demoted(facts, broken(facts, seen, Found(), tree.lstat, tree.names)) == base.checkpoints else None
-
-
-class _Tally:
-    """Counts what goes into a manifest, and collects what the stat cache shall know."""
-
-    def __init__(self, seen: Scan, held: Held) -> None:
-        self._seen, self._held = seen, held
-        self._links = Links(seen.several)
-        self._settled = 0
-        self._own: set[Identity] = set()
-        self._oldest = math.inf
-        self.files = self.bytes = 0
-        self.large: list[builtins.bytes] = []
-        """The paths of files that are not bundled."""
-        self.records = TableBuilder(Record)
-
-    def pass_on(self, kept: Iterable[Kept]) -> Iterator[tuple[Scanned, builtins.bytes | None, builtins.bytes]]:
-        """All of `kept`, for `Index.manifest`."""
-        for one in kept:
-            entry = one.entry
-            self._settled += one.as_seen
-            if one.record is not None:
-                self._record(one.record)
-            if entry.kind == FILE:
-                self.files, self.bytes = self.files + 1, self.bytes + entry.size
-                if entry.size >= SMALL:
-                    self.large.append(entry.path)
-            yield entry, one.digests, self._links.first(entry, one.digests)
-
-    def _record(self, record: Record) -> None:
-        self.records.add(record)
-        if record.held_s is not None:
-            self._oldest = min(self._oldest, record.held_s)
-            if (identity := (record.dev, record.ino)) in self._held.files:
-                self._own.add(identity)
-
-    def quiet(self, stored: Manifest) -> Quiet | None:
-        """What proves the next time that nothing is new, if the snapshot is exactly what the scan saw."""
-        if self._settled != len(self._seen.entries):
-            return None
-        sums = self.files, self.bytes
-        return Quiet(self._seen.entries, stored, sums, self._held, frozenset(self._own), self._oldest)
+    whole = demoted(facts, broken(facts, seen, Found(), tree.lstat, tree.names))
+    return sums if coming.joined(whole) == base.checkpoints else None
 
 
 def _put_manifest(store: Store, manifest: Manifest, base: Manifest | None, rng: Rng) -> _Put:

@@ -26,7 +26,7 @@ from spotwarp.persistence.backup.share import CpuShare
 from spotwarp.persistence.beneath import Tree
 from spotwarp.persistence.index import Index
 from spotwarp.persistence.manifest import Skipped
-from spotwarp.persistence.parallel import each
+from spotwarp.persistence.parallel import each, yield_to_others
 from spotwarp.persistence.scan import OURS, Scanned, reason
 from spotwarp.persistence.table import Table, TableBuilder
 
@@ -240,10 +240,3 @@ class Reading:
         if not stable:
             self.found.unstable.append(entry.path)
         return Content(entry.path, entry, digests, stable)
-
-
-def yield_to_others(nice: int) -> None:
-    """Lower this thread's priority to `nice`, if it is higher; on Linux it is the thread's own."""
-    with suppress(OSError):
-        mine = threading.get_native_id()
-        os.setpriority(os.PRIO_PROCESS, mine, max(nice, os.getpriority(os.PRIO_PROCESS, mine)))
