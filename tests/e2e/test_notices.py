@@ -142,7 +142,7 @@ def test_a_source_that_is_broken_harms_nothing_and_is_seen(ws: Machine, cloud: M
     asked = len(cloud.journal)
     os.kill(program.process.pid, signal.SIGTERM)
     program.end(75)
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 45
     assert len(cloud.journal) - asked <= 1  # asked again once a minute
 
 
@@ -154,7 +154,7 @@ def test_neither_start_nor_end_waits_for_a_service_that_takes_two_minutes(ws: Ma
     assert "azure looking" in ws.facts("status")["notices"]
     program.send(signal.SIGTERM)
     program.end(75)
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 60
 
 
 def test_a_file_is_a_notice_when_it_appears(ws: Machine) -> None:

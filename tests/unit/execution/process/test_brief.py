@@ -17,13 +17,13 @@ from spotwarp.testing.product import until
 
 
 def test_what_it_says_and_how_it_ends() -> None:
-    ran = run_briefly("cat; echo no >&2; exit 4", env=os.environ, timeout_s=5, data=b"yes")
+    ran = run_briefly("cat; echo no >&2; exit 4", env=os.environ, timeout_s=30, data=b"yes")
     assert (ran.code, ran.out, ran.err) == (4, b"yes", b"no\n")
 
 
 def test_a_flood_that_nobody_hears_takes_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(brief, "TemporaryFile", lambda: (tmp_path / "input").open("w+b"))
-    ran = run_briefly("head -c 10000000 /dev/zero; exit 3", env=os.environ, timeout_s=10, heard=False)
+    ran = run_briefly("head -c 10000000 /dev/zero; exit 3", env=os.environ, timeout_s=30, heard=False)
     assert (ran.code, ran.out) == (3, b"")
     assert [path.stat().st_size for path in tmp_path.iterdir()] == [0]
 

@@ -340,7 +340,7 @@ def test_a_zombie_of_ours_does_not_hide_the_end_of_the_tree(start: Callable[...,
 
 def test_what_a_hook_left_behind_is_reaped(start: Callable[..., ProcessTree]) -> None:
     start("sleep 60")  # the reaper is at work
-    assert run_briefly("sleep 0.05 &", env=os.environ, timeout_s=5).code == 0
+    assert run_briefly("sleep 0.05 &", env=os.environ, timeout_s=30).code == 0
 
     def left() -> list[Process]:
         ours = [one for one in look_all() if one.parent == os.getpid() and one.session == os.getsid(0)]
