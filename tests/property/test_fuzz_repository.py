@@ -18,10 +18,11 @@ from spotwarp.errors import CorruptObject, SpotWarpError
 from spotwarp.execution import localstate
 from spotwarp.execution.occupancy import lock
 from spotwarp.persistence import codec, layout, manifest, pack, telemetry
+from spotwarp.persistence.encryption.secret import secret
 from spotwarp.persistence.envelope import Kind, seal, unseal
 from spotwarp.persistence.excludes import Excludes
 from spotwarp.persistence.manifest import Blob, CheckpointFact, Entry, Extent, FileFact, Manifest, PackRef, Skipped
-from spotwarp.persistence.repository import Repository, open_repository
+from spotwarp.persistence.repository import Repository, create, open_repository
 from spotwarp.persistence.runlog import entry, lease
 from spotwarp.persistence.runlog.log import RunLog
 from spotwarp.persistence.scan import scan
@@ -135,6 +136,24 @@ def test_packs_of_any_content() -> None:
         store = MemoryStore()
         store.put("k", data)
         survives(lambda store=store, data=data: pack.read_trailer(store, "k", len(data)))  # type: ignore[misc]
+
+
+def test_keys_and_sealed_objects_of_any_content() -> None:
+    key = secret("spotwarp-key-" + "ab" * 32)
+    create(store := MemoryStore(), clock=VirtualClock(), rng=SeededRng(), secret=key, encrypt=True)
+    config, keys = store.get(layout.CONFIG), layout.keys_key(1)
+    body = unseal(store.get(keys), Kind.KEYS, keys)
+    cases = [seal(Kind.KEYS, text) for text in (*JSON_SPECIALS, *mangled(body, 11, ROUNDS))]
+    for data in (*cases, *mangled(store.get(keys), 12, ROUNDS)):
+        hostile = MemoryStore()
+        hostile.put(layout.CONFIG, config)
+        hostile.put(keys, data)
+        survives(lambda hostile=hostile: open_repository(hostile, key))  # type: ignore[misc]
+    sealed = open_repository(store, key).store
+    for data in mangled(store.get(layout.BALLAST)[:200], 13, ROUNDS):
+        store.put(layout.BALLAST, data)
+        with pytest.raises(SpotWarpError):
+            sealed.get(layout.BALLAST)
 
 
 @pytest.mark.slow

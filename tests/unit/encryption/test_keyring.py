@@ -230,6 +230,13 @@ def test_an_init_that_dies_is_finished_by_the_next(after: bool) -> None:
     assert deaths >= 3
 
 
+def test_an_init_that_another_key_has_begun_is_told() -> None:
+    begun(store := MemoryStore())
+    with pytest.raises(WrongKey, match="another key has begun"):
+        make(store, FILE)
+    assert list(store.contents()) == [layout.keys_key(1)]
+
+
 def test_two_inits_with_one_key_make_one_repository() -> None:
     store = MemoryStore()
     found = make(between(store, lambda: make(store, FILE, seed=1)), FILE)
@@ -284,6 +291,7 @@ def test_keys_that_are_gone_damaged_or_newer_are_told() -> None:
     for bad, error in (
         (good[:-1], CorruptObject),
         (seal(Kind.KEYS, b"[]"), CorruptObject),
+        (seal(Kind.KEYS, b'{"v":1,"repository":"","slots":[]}'), CorruptObject),
         (seal(Kind.KEYS, b'{"v":2,"repository":"","slots":[]}'), UnsupportedFormat),
         (seal(Kind.CONFIG, b"{}"), CorruptObject),
     ):

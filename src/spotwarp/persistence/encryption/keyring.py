@@ -83,8 +83,16 @@ class Keyring:
         try:
             self._create(1, KeySet(_VERSION, repository, slots))
         except AlreadyExists:
+            pass
+        else:
+            return opened
+        try:
             return open_keys(self._store, secret)
-        return opened
+        except WrongKey as error:
+            raise WrongKey(
+                f"an `init` with another key has begun at {self._store.url}, and has not ended",
+                hint="Give that key; or take another remote path; or delete keys/ there, if there is nothing else.",
+            ) from error
 
     def add(self, opened: Opened, secret: Secret) -> Slot:
         """One more slot. Raises `UsageError` when there are too many, and the store's errors."""
@@ -207,6 +215,8 @@ def _decoded(store: Store, key: str) -> KeySet:
         raise CorruptObject(f"{key} is not a set of keys: {error}") from error
     if keys.v > _VERSION:
         raise UnsupportedFormat(f"{key} was written by a newer SpotWarp")
+    if not 0 < len(keys.slots) <= MOST_SLOTS:  # each may cost a second of work
+        raise CorruptObject(f"{key} has {len(keys.slots)} keys")
     return keys
 
 

@@ -18,8 +18,8 @@ from spotwarp.persistence.encryption.cipher import KEY_SIZE, Box, derived
 from spotwarp.persistence.encryption.secret import Secret
 
 SALT_SIZE: Final = 32
-_MOST_MEMORY: Final = 1 << 29
-_MOST_PASSES: Final = 8
+_MOST_MEMORY: Final = 1 << 28
+_MOST_PASSES: Final = 4
 _WRAP: Final = b"spotwarp key slot"
 
 
