@@ -60,7 +60,9 @@ sizes = st.one_of(st.integers(0, 100), st.integers(1000, 300_000))
 seeds = st.integers(0, 2**32)
 
 
-@given(st.sampled_from(KINDS), st.sampled_from(WIDTHS), st.sampled_from((0, *WIDTHS)), sizes, seeds, st.integers(0, 3))
+@given(
+    st.sampled_from(KINDS), st.sampled_from(WIDTHS), st.sampled_from((0, *WIDTHS, 16)), sizes, seeds, st.integers(0, 3)
+)
 def test_what_is_coded_comes_back(kind: str, width: int, said: int, size: int, seed: int, at: int) -> None:
     """Also where the width that was said is wrong, and wherever in memory the bytes lie."""
     data = memoryview(np.concatenate([np.zeros(at, np.uint8), numbers(kind, width, size, seed)]))[at:]

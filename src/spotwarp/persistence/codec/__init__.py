@@ -38,7 +38,7 @@ def encode(data: Buffer, *, level: int, width: int = 0, base: Buffer | None = No
     """Code `data`; gives the codec's number and the pieces to store back to back.
 
     `level` is zstd's, for what is neither numbers nor noise. `width` is the length in bytes of one element (1, 2, 4, 8;
-    0: unknown). `base` holds the bytes of the same part of the same tensor in an earlier save, of the same length.
+    else: unknown). `base` holds the bytes of the same part of the same tensor in an earlier save, of the same length.
     What does not shrink by 5 % comes back as `RAW` and the very object given, uncopied. The pieces of any other codec
     lie elsewhere than `data`, and are good until this thread's next call.
     """

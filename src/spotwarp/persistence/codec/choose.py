@@ -21,7 +21,7 @@ _DELTA_WORTH: Final = 0.95
 def choose(data: Bytes, *, level: int, width: int, base: Bytes | None) -> tuple[int, Plan | None]:
     """The codec for `data`, and the plan for `PLANES` and `DELTA`. Arguments as in `encode`."""
     part = sample(data, "sample")
-    widths = (width,) if width else WIDTHS
+    widths = (width,) if width in WIDTHS else WIDTHS
     best = _best(part, widths)
     if best.ratio < _NEXT_TO_NOTHING:
         return ZSTD, None
