@@ -26,7 +26,7 @@ def choose(data: Bytes, *, level: int, width: int, base: Bytes | None) -> tuple[
     if best.ratio < _NEXT_TO_NOTHING:
         return ZSTD, None
     # Text has elements of one byte, if any; a tensor of wider ones need not pay for the trial.
-    as_text = len(zstd.compressor(level).compress(part.data)) / part.nbytes if width <= 1 else 1.0
+    as_text = len(zstd.compressor(level).compress(part.data)) / part.nbytes if 1 in widths else 1.0
     if base is not None:
         delta = min((_differences(part, base, each) for each in widths), key=lambda plan: plan.ratio)
         if delta.ratio <= min(best.ratio, as_text, 1.0) * _DELTA_WORTH:
