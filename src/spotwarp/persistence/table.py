@@ -21,6 +21,8 @@ import msgspec
 from spotwarp.errors import CorruptObject
 from spotwarp.persistence.store.api import Buffer
 
+HEAVY: Final = 512
+"""A row that weighs this much has a segment of its own, so that no other moves where it begins."""
 MOST: Final = 8192
 """A segment ends at the latest when its rows weigh this much."""
 _MASK: Final = 2047
@@ -251,11 +253,14 @@ class TableBuilder(Generic[R]):
         if path < self._last:
             raise ValueError(f"{path!r} comes after {self._last!r}")
         self._last = path
-        if not zlib.crc32(path) & _MASK or self._weight >= MOST:
+        weight = 1 if self._weigh is None else self._weigh(row)
+        if not zlib.crc32(path) & _MASK or self._weight >= MOST or weight >= HEAVY:
             self._cut()
         self._rows.append(row)
-        self._weight += 1 if self._weigh is None else self._weigh(row)
+        self._weight += weight
         self.count += 1
+        if weight >= HEAVY:
+            self._cut()
 
     def table(self) -> Table[R]:
         """The table of everything added; the builder is of no more use."""
