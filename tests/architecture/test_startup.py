@@ -45,6 +45,12 @@ def test_text_needs_no_converter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "pydantic" in modules  # else this test no longer says anything
 
 
+def test_a_single_sync_loads_nothing_of_the_long_run() -> None:
+    probe = "import sys, spotwarp.execution.once; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    assert not {"spotwarp.execution.supervisor", "spotwarp.execution.notice", "ssl"} & set(done.stdout.split())
+
+
 def test_the_installed_program_answers_within_a_tenth_of_a_second() -> None:
     program = Path(sys.executable).with_name("spotwarp")
 

@@ -27,6 +27,8 @@ SET_ASIDE = "set-aside"
 STATCACHE = "cache/stat"
 PAGES = "cache/pages"
 NOTICE_FILE = "notice.json"
+NOTICE_VARIABLE = "SPOTWARP_NOTICE_FILE"
+"""In the command's environment: where that file is. So it also marks what the command started."""
 DISTRUST = "distrust.json"
 RATE = "cache/rate.json"
 

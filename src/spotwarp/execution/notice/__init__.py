@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from spotwarp.execution.notice.choosing import choose
 from spotwarp.execution.notice.platform import Platform, detect
-from spotwarp.execution.notice.telling import NOTICE_VARIABLE, NoticeFile
+from spotwarp.execution.notice.telling import NoticeFile
 from spotwarp.execution.notice.watching import Notices
 
-__all__ = ["NOTICE_VARIABLE", "NoticeFile", "Notices", "Platform", "choose", "detect"]
+__all__ = ["NoticeFile", "Notices", "Platform", "choose", "detect"]

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from spotwarp.clock import Clock
 from spotwarp.errors import WorkspaceFault
-
-NOTICE_VARIABLE = "SPOTWARP_NOTICE_FILE"
+from spotwarp.execution.localstate import NOTICE_VARIABLE
 
 
 class NoticeFile:

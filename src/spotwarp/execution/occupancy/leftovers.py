@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spotwarp.errors import AlreadyRunning
-from spotwarp.execution.localstate import NOTICE_FILE, runtime
-from spotwarp.execution.notice import NOTICE_VARIABLE
+from spotwarp.execution.localstate import NOTICE_FILE, NOTICE_VARIABLE, runtime
 
 
 @dataclass(frozen=True, slots=True)
