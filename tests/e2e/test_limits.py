@@ -38,7 +38,7 @@ def costs(ws: Machine) -> None:
     free = ws.facts("status", "--cost")["cost"]
     assert free["stored"]["packs"] > 24 * MIB
     assert free["requests"]["puts"] > 3
-    assert free["requests"]["sent"] > 24 * MIB
+    assert free["requests"]["sent"] > 0, "of each attempt all but its last seconds are known"
     assert free["dollars"]["month"] == free["dollars"]["restore"] == 0.0
     said = ws("status", "--cost", env={"SPOTWARP_PRICES": "storage=1000, egress=100"}).out.decode()
     assert "a restore" in said
