@@ -77,7 +77,7 @@ fmt: $(DEV)  ## format the code and fix what can be fixed
 	$(BIN)/ruff check --fix
 
 .PHONY: bench
-bench: $(DEV) $(TRAINING) $(BENCH)  ## measure beside restic and rclone: benchmarks/RESULTS.md (30 minutes, 20 GiB)
+bench: $(DEV) $(TRAINING) $(BENCH)  ## measure beside restic, rclone, s5cmd, cp, hf-xet: benchmarks/RESULTS.md (an hour, 40 GiB)
 	@command -v restic >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get -qq update && apt-get -qq install -y restic; } || \
 	  { echo 'restic is needed: apt-get install restic' >&2; exit 1; }
 	$(BIN)/python -m benchmarks $(ARGS)

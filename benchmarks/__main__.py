@@ -1,7 +1,12 @@
-"""`python -m benchmarks`: every workload with every tool, in turn, then the pinned trainer; results, table, verdict.
+"""`python -m benchmarks`: every experiment with every tool, in turn, then what a run asks and costs; table, verdict.
 
-Exits 1 when a target is missed, 2 when a tool is missing or failed, or a restore was not what was stored. A quick run
-judges no speed: it shows that everything works.
+    python -m benchmarks                              everything: an hour, 40 GiB of disk
+    python -m benchmarks --only T1,T6 --cycles 1      a quick look at some targets (or experiments, by name)
+    python -m benchmarks --quick                      one cycle on little data: does everything work?
+    python -m benchmarks --render                     measure nothing: the page anew from the results
+
+What is measured is added to `results.json`; what was measured earlier stays and is marked with its date. Exits 1 when a
+target is missed, 2 when a tool is missing or failed, or a restore was not what was stored. A quick run judges no speed.
 """
 
 from __future__ import annotations
@@ -13,40 +18,48 @@ import platform
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks import measure, report, trees, workloads
-from benchmarks.served import Idle, Notices, notices, requests
+from benchmarks import measure, report
+from benchmarks.experiments import EXPERIMENTS, Experiment, compare
+from benchmarks.served import Idle, Notices, daemon, notices, requests
 from benchmarks.slowdown import Training, slowdown
-from benchmarks.targets import Results, judge
-from benchmarks.tools import TOOLS, Place, Tool
-from benchmarks.workloads import Workload
+from benchmarks.targets import Results, judge, needs
+from benchmarks.tools import TOOLS
+from benchmarks.workloads import Data
 
 HERE = Path(__file__).parent
-WORKLOADS: dict[str, Callable[..., Workload]] = {"full50": workloads.checkpoints, "workspace": workloads.small_files}
-_ALL = (*WORKLOADS, "slowdown", "requests", "notices")
-_MEMORY = {"full50": 3 << 30, "workspace": 3 << 29, "quick": 1 << 28}
-"""Bytes of free memory to be had before each step."""
+RUNS: dict[str, Callable[[Path, int, bool], Any]] = {
+    "daemon": lambda run, cycles, quick: daemon(run, 400 if quick else 20000, cycles),
+    "slowdown": lambda run, cycles, quick: slowdown(run, Training(4, 2, 8) if quick else Training(), cycles),
+    "requests": lambda run, cycles, quick: requests(run, Idle(20, 200) if quick else Idle()),
+    "notices": lambda run, cycles, quick: notices(run, Notices((1, 8), (20,)) if quick else Notices()),
+}
+"""What is measured of `spotwarp run` alone."""
 
 
 def main() -> int:
     """Run, write, judge."""
     wish = _parser().parse_args()
-    if wish.judge is not None:
-        results = json.loads(wish.judge.read_text())
-        print(report.markdown(results))
+    wish.work = wish.work.absolute()
+    wish.out = wish.out or (wish.work if wish.quick else HERE)
+    if wish.render:
+        results = json.loads((wish.out / "results.json").read_text())
+        (wish.out / "RESULTS.md").write_text(report.markdown(results))
         return _verdict(results)
-    tools = [TOOLS[name] for name in wish.tools.split(",")]
-    missing = [tool for tool in tools if tool.found_version() is None]
+    wanted = _wanted(wish.only)
+    chosen = _chosen(wanted, wish.tools)
+    missing = [tool for one in chosen.values() for tool in one.tools if TOOLS[tool].found_version() is None]
     if missing:
-        print("missing:", *(f"{tool.name} ({tool.install})" for tool in missing), file=sys.stderr)
+        print("missing:", *{f"{name} ({TOOLS[name].install})" for name in missing}, file=sys.stderr)
         return 2
     try:
-        results = _run(wish, tools)
+        results = _run(wish, wanted, chosen)
     except measure.CommandFailed as error:
         print(error, file=sys.stderr)
         return 2
@@ -55,54 +68,76 @@ def main() -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="one cycle on little data: does everything work?")
-    parser.add_argument("--cycles", type=int, help="how often (5; quick 1)")
-    parser.add_argument("--tools", default="spotwarp,restic,rclone,cp", help="of " + ", ".join(TOOLS))
-    parser.add_argument("--only", default=",".join(_ALL), help="of " + ", ".join(_ALL))
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="one cycle on little data")
+    parser.add_argument("--cycles", type=int, help="how often (5, where only bytes count 1; quick 1)")
+    parser.add_argument("--only", help="targets (T1 …) or of " + ", ".join((*EXPERIMENTS, *RUNS)))
+    parser.add_argument("--tools", help="only these of " + ", ".join(TOOLS))
     parser.add_argument("--work", type=Path, default=Path(".bench"), help="where data and repositories lie (.bench)")
     parser.add_argument("--out", type=Path, help="where RESULTS.md and results.json go (benchmarks; quick: --work)")
-    parser.add_argument("--judge", type=Path, metavar="RESULTS.JSON", help="measure nothing: judge what was measured")
-    parser.set_defaults(judge=None)
+    parser.add_argument("--render", action="store_true", help="measure nothing: write RESULTS.md from results.json")
     return parser
 
 
-def _run(wish: argparse.Namespace, tools: list[Tool]) -> Results:
-    wish.work = wish.work.absolute()
-    wish.out = wish.out or (wish.work if wish.quick else HERE)
-    wish.cycles = wish.cycles or (1 if wish.quick else 5)
-    only = wish.only.split(",")
-    data, run = wish.work / "data", wish.work / f"run-{os.getpid()}"
-    data.mkdir(parents=True, exist_ok=True)
-    results: Results = {
-        "date": datetime.now(UTC).date().isoformat(),
-        "quick": wish.quick,
-        "cycles": wish.cycles,
-        "machine": _machine(wish.work),
-        "versions": {tool.name: tool.found_version() for tool in tools},
-        "does": {tool.name: tool.does for tool in tools},
-        "workloads": {},
-    }
+def _wanted(only: str | None) -> list[str]:
+    """The experiments and runs asked for, by their names or by the targets that need them."""
+    names = [*EXPERIMENTS, *RUNS]
+    if only is None:
+        return names
+    asked = {one for word in only.split(",") for one in ([word] if word in names else needs(word))}
+    return [name for name in names if name in asked]
+
+
+def _chosen(wanted: list[str], tools: str | None) -> dict[str, Experiment]:
+    """The experiments among `wanted`, with only those `tools` that are asked for."""
+    some = tools.split(",") if tools is not None else list(TOOLS)
+    found = {name: EXPERIMENTS[name] for name in wanted if name in EXPERIMENTS}
+    left = {name: replace(one, tools=tuple(t for t in one.tools if t in some)) for name, one in found.items()}
+    return {name: one for name, one in left.items() if one.tools}
+
+
+def _run(wish: argparse.Namespace, wanted: list[str], chosen: dict[str, Experiment]) -> Results:
+    started = time.monotonic()
+    run, today = wish.work / f"run-{os.getpid()}", datetime.now(UTC).date().isoformat()
+    data = Data(wish.work / "data", wish.quick)
+    data.root.mkdir(parents=True, exist_ok=True)
+    results = _before(wish.out, wish.quick) | {"date": today, "quick": wish.quick, "machine": _machine(wish.work)}
     try:
-        for name in (name for name in WORKLOADS if name in only):
-            workload = WORKLOADS[name](data, quick=wish.quick)
-            measured = _compare(run, workload, tools, wish.cycles, quick=wish.quick)
-            results["workloads"][name] = {"what": workload.what, "tools": measured}
-            _write(wish.out, results)
-        if "slowdown" in only:
-            training = Training(seconds=4, checkpoints=2, mib=8) if wish.quick else Training()
-            results["slowdown"] = slowdown(run, training, wish.cycles)
-            _write(wish.out, results)
-        if "requests" in only:
-            results["requests"] = requests(run / "requests", Idle(20, 200) if wish.quick else Idle())
-            _write(wish.out, results)
-        if "notices" in only:
-            asked = Notices((1, 8), (20,)) if wish.quick else Notices()
-            results["notices"] = notices(run / "notices", asked)
+        for name in wanted:
+            print(f"{name:10} begins after {(time.monotonic() - started) / 60:.0f} min", flush=True)
+            if name in EXPERIMENTS and name not in chosen:
+                continue
+            if (experiment := chosen.get(name)) is not None:
+                cycles = wish.cycles or (1 if wish.quick else experiment.cycles)
+                measured = compare(experiment, run, data, cycles)
+                results["workloads"][name] = {"date": today, **measured}
+                _know(results, experiment.tools)
+            else:
+                cycles = wish.cycles or (1 if wish.quick else 5)
+                results[name] = {"date": today, **RUNS[name](run / name, cycles, wish.quick)}
             _write(wish.out, results)
     finally:
         shutil.rmtree(run, ignore_errors=True)
     return results
+
+
+def _before(out: Path, quick: bool) -> Results:
+    """What was measured before, if it was of the same kind."""
+    try:
+        results: Results = json.loads((out / "results.json").read_text())
+        if results["quick"] == quick and all("steps" in one for one in results["workloads"].values()):
+            return results
+    except (OSError, ValueError, KeyError):
+        pass
+    return {"workloads": {}, "versions": {}, "does": {}}
+
+
+def _know(results: Results, tools: tuple[str, ...]) -> None:
+    for name in tools:
+        results["versions"][name] = TOOLS[name].found_version()
+        results["does"][name] = TOOLS[name].does
 
 
 def _write(out: Path, results: Results) -> None:
@@ -112,60 +147,11 @@ def _write(out: Path, results: Results) -> None:
     (out / "RESULTS.md").write_text(report.markdown(results))
 
 
-def _compare(
-    run: Path, workload: Workload, tools: list[Tool], cycles: int, *, quick: bool
-) -> dict[str, list[dict[str, Any]]]:
-    """All cycles of all tools, in turn, another one first each time."""
-    found: dict[str, list[dict[str, Any]]] = {tool.name: [] for tool in tools}
-    for cycle in range(cycles):
-        first = cycle % len(tools)
-        for turn, tool in enumerate(tools[first:] + tools[:first], cycle * len(tools) + 1):
-            measured = _cycle(run / f"{workload.name}-{cycle}-{tool.name}", workload, tool, turn, quick=quick)
-            found[tool.name].append(measured)
-            steps = "  ".join(f"{step} {measured[step]['wall_s']:.2f} s" for step in report.STEPS)
-            print(f"{workload.name:10} cycle {cycle + 1}  {tool.name:9} {steps}", flush=True)
-    return found
-
-
-def _cycle(root: Path, workload: Workload, tool: Tool, turn: int, *, quick: bool) -> dict[str, Any]:
-    """One tool's life with one workload: first backup, second, one without a change, restore, comparison."""
-    at = Place(*(root / name for name in ("source", "repository", "restored", "caches")))
-    for folder in (at.source, at.repository, at.restored, at.caches):
-        folder.mkdir(parents=True)
-    log = root / "log"
-    memory = _MEMORY["quick" if quick else workload.name]
-
-    def timed(command: measure.Command, reads: Path) -> dict[str, float]:
-        trees.read(reads)
-        measure.settle(memory)
-        return asdict(measure.run(command, log))
-
-    workload.begin(at.source, turn)
-    try:
-        for command in tool.prepare(at):
-            measure.run(command, log)
-        facts: dict[str, Any] = {"bytes_first": trees.measured(at.source)[0]}
-        facts["first"] = timed(tool.store(at), at.source)
-        facts["stored_first"] = trees.measured(at.repository)[0]
-        workload.change(at.source, turn)
-        facts["bytes"], facts["files"] = trees.measured(at.source)
-        facts["again"] = timed(tool.store(at), at.source)
-        facts["stored"], facts["objects"] = trees.measured(at.repository)
-        facts["unchanged"] = timed(tool.store(at), at.source)
-        facts["restore"] = timed(tool.restore(at), at.repository)
-        if wrong := trees.differences(at.source, at.restored, exact=tool.exact):
-            raise measure.CommandFailed(f"{tool.name} did not restore {len(wrong)} paths, such as {wrong[:3]}")
-    finally:
-        workload.end(at.source, turn)
-    if workload.name != "workspace":  # few big files: their room is needed
-        shutil.rmtree(root)
-    return facts
-
-
 def _machine(work: Path) -> dict[str, Any]:
     """What the figures depend on; nothing that names the machine."""
     models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    work.mkdir(parents=True, exist_ok=True)
     disk = subprocess.run(["df", "--output=fstype", work], capture_output=True, text=True, check=True).stdout.split()[
         -1
     ]
@@ -180,9 +166,14 @@ def _machine(work: Path) -> dict[str, Any]:
 
 
 def _verdict(results: Results) -> int:
-    missed = [verdict.target.what for verdict in judge(results) if not verdict.met]
-    print("\n".join(f"MISSED: {what}" for what in missed) or "all targets met")
-    return 1 if missed else 0
+    verdicts = judge(results)
+    for verdict in verdicts:
+        if verdict.figures and not verdict.met:
+            print(f"MISSED by {100 * verdict.lacks:.0f} %: {verdict.target.number} {verdict.target.what}")
+    unknown = sum(not verdict.figures for verdict in verdicts)
+    missed = sum(bool(verdict.figures) and not verdict.met for verdict in verdicts)
+    print(f"{len(verdicts) - unknown - missed} targets met, {missed} missed, {unknown} not measured")
+    return 1 if missed or unknown else 0
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
     python -m benchmarks.gen full      ROOT --save N    of a full fine-tune: bf16 shards, fp32 Adam state
     python -m benchmarks.gen workspace ROOT [--touch K] 20,009 small files: a virtual environment, a git clone, logs
     python -m benchmarks.gen inplace   ROOT [--touch K] 1 GiB of which 1 % is overwritten, and a log that grows
+    python -m benchmarks.gen logs      ROOT [--touch K] nine logs that are appended to
 
 What a trainer holds in memory between two saves is kept in --state, so that they are saves of one run. Seeds, sizes and
 the order of draws are never changed: figures must stay comparable from year to year.
@@ -314,12 +315,22 @@ def touch_inplace(root: Path, touch: int) -> None:
     _append(root / "metrics.jsonl", log_lines(99, 200000 + 2000 * touch, 2000))
 
 
+# ------------------------------------------------------------------------------------------------------ logs
+
+
+def append_logs(root: Path, touch: int) -> None:
+    """Nine logs of 20,000 lines, or 600 lines more for each."""
+    for log in range(9):
+        start, count = (20000 + 600 * (touch - 1), 600) if touch else (0, 20000)
+        _append(root / f"train_{log}.log", log_lines(log, start, count))
+
+
 # ------------------------------------------------------------------------------------------------------ command line
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gen", description=__doc__.splitlines()[0])
-    parser.add_argument("kind", choices=["lora", "full", "workspace", "inplace"])
+    parser.add_argument("kind", choices=["lora", "full", "workspace", "inplace", "logs"])
     parser.add_argument("root", type=Path)
     parser.add_argument("--save", type=int, default=1, help="which save of the run, from 1")
     parser.add_argument("--touch", type=int, default=0, help="change what is there, the K-th time")
@@ -327,6 +338,7 @@ def main() -> None:
     parser.add_argument("--params-m", type=float, default=215, help="full: millions of parameters")
     parser.add_argument("--hidden", type=int, default=1024, help="full: width of the model")
     parser.add_argument("--files", type=int, default=20000, help="workspace: how many small files")
+    parser.add_argument("--mib", type=int, default=1024, help="inplace: how much")
     parser.add_argument("--steps", type=int, default=0, help="optimizer steps between saves (lora 50, full 1)")
     wish = parser.parse_args()
     wish.root.mkdir(parents=True, exist_ok=True)
@@ -339,8 +351,10 @@ def main() -> None:
         save_checkpoint(wish.root, run, wish.save, adapter=False, shard_bytes=160 * MIB)
     elif wish.kind == "workspace":
         touch_workspace(wish.root, wish.touch) if wish.touch else write_workspace(wish.root, wish.files)
+    elif wish.kind == "logs":
+        append_logs(wish.root, wish.touch)
     else:
-        touch_inplace(wish.root, wish.touch) if wish.touch else write_inplace(wish.root)
+        touch_inplace(wish.root, wish.touch) if wish.touch else write_inplace(wish.root, wish.mib * MIB)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from benchmarks.targets import OURS, PEER, Results, judge, paired
+from benchmarks.targets import OURS, Results, Verdict, judge, later, paired, step
 
 MIB = 1 << 20
 STEPS = {
@@ -14,6 +14,7 @@ STEPS = {
     "again": "second backup",
     "unchanged": "backup without a change",
     "restore": "restore",
+    "part": "restore of the newest checkpoint alone",
 }
 
 Cycle = dict[str, Any]
@@ -29,6 +30,8 @@ def markdown(results: Results) -> str:
         parts.append(_requests(results["requests"]))
     if results.get("notices"):
         parts.append(_notices(results["notices"]))
+    if results.get("daemon"):
+        parts.append(_daemon(results["daemon"]))
     return "\n\n".join([*parts, _METHOD]) + "\n"
 
 
@@ -41,7 +44,7 @@ def _head(results: Results) -> str:
             "# Side by side",
             "",
             *quick,
-            f"Measured {results['date']} by `make bench`: {results['cycles']} cycles, the tools in turn within each.",
+            f"Measured {results['date']} by `make bench`: the tools in turn within each cycle.",
             "Figures are medians, with lowest–highest where they say how far to trust them.",
             "",
             f"Machine: {machine['cores']} cores ({machine['cpu']}), {machine['memory_gib']} GiB, {machine['disk']},"
@@ -53,13 +56,24 @@ def _head(results: Results) -> str:
 
 
 def _targets(results: Results) -> str:
-    rows = []
-    for verdict in judge(results):
-        target = verdict.target
-        bound = f"{'≥' if target.at_least else '≤'} {target.bound:g} {target.unit}"
-        found = _spread(verdict.figures, ".2f") + f" {target.unit}" if verdict.figures else "not measured"
-        rows.append([target.what, bound, found, "met" if verdict.met else "**MISSED**"])
-    return "## Targets\n\n" + _table(["", "target", "measured", ""], rows)
+    rows = [
+        [
+            verdict.target.number,
+            verdict.target.what,
+            f"{'≥' if verdict.target.at_least else '≤'} {verdict.target.bound:g} {verdict.target.unit}"
+            + (f" ({verdict.target.goal:g})" if verdict.target.goal else ""),
+            _spread(verdict.figures) + f" {verdict.target.unit}" if verdict.figures else "–",
+            _said(verdict),
+        ]
+        for verdict in judge(results)
+    ]
+    return "## Targets\n\n" + _table(["", "", "target (goal)", "measured", ""], rows)
+
+
+def _said(verdict: Verdict) -> str:
+    if not verdict.figures:
+        return "not measured"
+    return "met" if verdict.met else f"**missed by {100 * verdict.lacks:.0f} %**"
 
 
 def _workload(results: Results, name: str) -> str:
@@ -67,44 +81,64 @@ def _workload(results: Results, name: str) -> str:
     tools: dict[str, list[Cycle]] = workload["tools"]
     some = next(iter(tools.values()))[0]
     sizes = f"{some['bytes_first'] / MIB:.0f} → {some['bytes'] / MIB:.0f} MiB, {some['files']} files"
-    columns: dict[str, Callable[[Cycle], float]] = {
-        "first, MiB/s": lambda c: c["bytes_first"] / MIB / c["first"]["wall_s"],
-        "CPU s": lambda c: c["first"]["cpu_s"],
-        "second, s": lambda c: c["again"]["wall_s"],
-        "CPU s ": lambda c: c["again"]["cpu_s"],
-        "stored for it, MiB": lambda c: (c["stored"] - c["stored_first"]) / MIB,
-        "no change, s": lambda c: c["unchanged"]["wall_s"],
-        "CPU s  ": lambda c: c["unchanged"]["cpu_s"],
-        "restore, MiB/s": lambda c: c["bytes"] / MIB / c["restore"]["wall_s"],
-        "CPU s   ": lambda c: c["restore"]["cpu_s"],
-    }
+    where = {"disk": "", "ram": ", in memory", "s3": ", SeaweedFS on this machine"}[workload["where"]]
+    columns = {head: figure for head, (needs, figure) in _COLUMNS.items() if needs in workload["steps"]}
     rows = [
         [tool]
-        + [_spread([figure(cycle) for cycle in cycles]) for figure in columns.values()]
-        + [f"{max(cycle[step]['peak_mib'] for cycle in cycles for step in STEPS):.0f}"]
+        + [_spread(figure(cycle) for cycle in cycles if _has(cycle, head)) for head, figure in columns.items()]
+        + [f"{max(sample['peak_mib'] for cycle in cycles for sample in _samples(cycle)):.0f}"]
         + [f"{_median(c['stored_first'] / c['bytes_first'] for c in cycles):.3f}"]
         + [f"{_median(c['objects'] for c in cycles):.0f}"]
         for tool, cycles in tools.items()
     ]
     head = ["", *(column.strip() for column in columns), "peak MiB", "stored / first", "objects"]
-    noise = _median(c[step]["others_cpu"] for cycles in tools.values() for c in cycles for step in STEPS)
+    noise = _median(sample["others_cpu"] for cycles in tools.values() for c in cycles for sample in _samples(c))
+    apart = "" if workload["date"] == results["date"] else f" Measured in a run of its own, {workload['date']}."
+    count = max(len(cycles) for cycles in tools.values())
     return "\n\n".join(
         [
-            f"## {name}: {workload['what']} ({sizes})",
+            f"## {name}: {workload['what']} ({sizes}{where})",
             _table(head, rows),
             *_ratios(results, name, tools),
-            f"Others kept {noise:.2f} cores busy meanwhile (median).",
+            f"Cycles: {count}. Others kept {noise:.2f} cores busy meanwhile (median).{apart}",
         ]
     )
 
 
-def _ratios(results: Results, name: str, tools: Iterable[str]) -> list[str]:
-    peers = [tool for tool in tools if tool != OURS]
+def _samples(cycle: Cycle) -> list[dict[str, float]]:
+    return [cycle[name] for name in STEPS if name in cycle]
+
+
+def _has(cycle: Cycle, head: str) -> bool:
+    """Not every tool restores a part."""
+    return _COLUMNS[head][0] in cycle
+
+
+_COLUMNS: dict[str, tuple[str, Callable[[Cycle], float]]] = {
+    "first, MiB/s": ("first", lambda c: c["bytes_first"] / MIB / c["first"]["wall_s"]),
+    "CPU s": ("first", step("first", "cpu_s")),
+    "second, s": ("again", step("again")),
+    "CPU s ": ("again", step("again", "cpu_s")),
+    "stored for it, MiB": ("again", lambda c: later(c) / MIB),
+    "no change, s": ("unchanged", step("unchanged")),
+    "CPU s  ": ("unchanged", step("unchanged", "cpu_s")),
+    "restore, MiB/s": ("restore", lambda c: c["bytes"] / MIB / c["restore"]["wall_s"]),
+    "CPU s   ": ("restore", step("restore", "cpu_s")),
+    "newest alone, s": ("part", step("part")),
+}
+"""Heads (told apart by their blanks) with the step that each needs."""
+
+
+def _ratios(results: Results, name: str, tools: dict[str, list[Cycle]]) -> list[str]:
+    """Every peer's seconds as a multiple of those of each way to start SpotWarp."""
+    peers, ours = [tool for tool in tools if tool not in OURS], [tool for tool in tools if tool in OURS]
     rows = [
-        [f"{words}: wall time of … / SpotWarp's", *(_spread(paired(results, name, step, peer, OURS)) for peer in peers)]
-        for step, words in STEPS.items()
+        [f"{words}, {own}", *(_spread(paired(results, name, peer, own, step(key))) for peer in peers)]
+        for key, words in STEPS.items()
+        for own in ours
+        if all(key in cycle for tool in (own, *peers) for cycle in tools[tool])
     ]
-    return [_table(["", *peers], rows)] if peers else []
+    return [_table(["time as a multiple of SpotWarp's", *peers], rows)] if peers and rows else []
 
 
 def _slowdown(measured: dict[str, Any]) -> str:
@@ -154,6 +188,15 @@ def _notices(measured: dict[str, Any]) -> str:
     )
 
 
+def _daemon(measured: dict[str, Any]) -> str:
+    return "\n\n".join(
+        [
+            f"## daemon: a sync without a change in a run at work, {measured['files']} files",
+            f"Seconds: {_spread(measured['seconds'])}; CPU seconds of the agent: {_spread(measured['cpu_s'])}.",
+        ]
+    )
+
+
 def _spread(figures: Iterable[float], form: str = "") -> str:
     """The median, and how far apart the figures lie."""
     values = sorted(figures)
@@ -175,14 +218,18 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-_METHOD = f"""## How it is measured
+_METHOD = """## How it is measured
 
-- Each command is run as a user types it, in a process of its own, Python's start included. To a directory on the same
-  disk as the workspace. Ratios are taken cycle by cycle; {PEER} is the one that does most nearly the same.
-- The tools take turns, another one first in each cycle. All see the same files, moved by rename, never copied; what a
-  step reads is in the page cache before it starts; nothing is left to be written back; free memory is host-backed.
-- Every restore is compared with the workspace, byte by byte; for all but rclone also modes and times.
-- Directories are new in each cycle and deleted after the last: ext4 is slow beside freshly deleted trees.
-- {PEER} encrypts, SpotWarp does not yet; both wait until a backup is on the disk. SpotWarp's restore does too, the
-  others' do not. A SpotWarp backup here is a whole life: it claims the run, stores, reads back what it stored, seals.
-- A mirror's `stored for it` is its growth: it keeps no history."""
+- Each command is run as a user types it, in a process of its own, Python's start included; where nothing else is said,
+  to a directory on the same disk as the workspace. Ratios are taken cycle by cycle; restic does most nearly the same.
+- The tools take turns, another one first in each cycle. All see the same files, moved by rename, never copied (in
+  memory: copied); what a step reads is in the page cache before it starts; nothing is left to be written back; free
+  memory is host-backed.
+- Every restore is compared with the workspace, byte by byte; for all but mirrors also modes and times.
+- Directories are new in each cycle; those with many files are deleted after the last: ext4 is slow beside freshly
+  deleted trees.
+- restic encrypts; of SpotWarp only the row that says so. Both wait until a backup is on the disk. SpotWarp's restore
+  does too, the others' do not. A SpotWarp backup here is a whole life: it claims the run, stores, reads back what it
+  stored, seals.
+- A mirror's `stored for it` is its growth: it keeps no history.
+- Bytes and objects are the same on a busy machine and a quiet one, CPU seconds nearly, seconds are not."""

@@ -22,6 +22,7 @@ from typing import Any
 from benchmarks import measure
 from benchmarks.link import slow_link
 from benchmarks.tools import Place
+from benchmarks.workloads import generate
 from spotwarp.testing.faultproxy import Seen, fault_proxy
 from spotwarp.testing.seaweed import Seaweed, seaweed
 
@@ -64,6 +65,29 @@ def requests(work: Path, idle: Idle) -> dict[str, Any]:
             run.end()
     hour = {kind: count * 3600 / idle.seconds for kind, count in sorted(Counter(map(_kind, seen)).items())}
     return {"seconds": idle.seconds, "files": idle.files, "hour": hour, "cpu_s_hour": cpu_s * 3600 / idle.seconds}
+
+
+def daemon(work: Path, files: int, syncs: int) -> dict[str, Any]:
+    """Seconds of a sync in a run at work where nothing has changed, and what it costs the agent; to a directory."""
+    from spotwarp.execution.control_socket import ask
+
+    at = Place(*(work / name for name in ("source", "repository", "restored", "caches")))
+    for folder in (at.source, at.repository, at.caches):
+        folder.mkdir(parents=True)
+    measure.run(at.command("spotwarp", "init", "--remote-path", at.repository), work / "log")
+    generate("workspace", at.source, "--files", files)
+    run = _Run(at, {}, "--interval", "1h", "--command", _WAIT)
+    run.wait_for(run.stored)
+    spent: list[tuple[float, float]] = []
+    for _ in range(syncs + 1):  # the first one still reads what is too young to be believed
+        cpu_s, started = run.cpu_s(), time.perf_counter()
+        answer = ask(at.source, {"verb": "sync", "run": None})
+        if answer is None or "error" in answer:
+            raise measure.CommandFailed(f"sync: {answer}\n{run.said()[-2000:]}")
+        spent.append((time.perf_counter() - started, run.cpu_s() - cpu_s))
+        time.sleep(0.5)
+    run.end()
+    return {"files": files, "seconds": [s for s, _ in spent[1:]], "cpu_s": [c for _, c in spent[1:]]}
 
 
 def notices(work: Path, asked: Notices) -> dict[str, Any]:

@@ -1,8 +1,9 @@
-"""What is stored: two workspaces, each in the states that a tool meets one after the other.
+"""What is stored: workspaces, each in the states that a tool meets one after the other.
 
 The data is made once, by `gen`, and kept: a cycle renames it into a new source directory and back, so that every tool
-finds the same files, equally cached. Nothing is deleted while cycles run: ext4 looks at each recently freed inode on
-every create, which made the same copy of 20,000 files 16 times slower.
+finds the same files, equally cached. What is written to meanwhile (`changes`) goes on from cycle to cycle. Nothing is
+deleted while cycles run: ext4 looks at each recently freed inode on every create, which made the same copy of 20,000
+files 16 times slower.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+MIB = 1 << 20
 Step = Callable[[Path, int], None]
 """Brings the source directory to the next state; also gets a number that is new on every call."""
 
@@ -28,40 +30,84 @@ class Workload:
     begin: Step
     change: Step
     end: Step
+    newest: str = ""
+    """The path of the newest checkpoint, if there are any."""
 
 
-def checkpoints(data: Path, *, quick: bool) -> Workload:
-    """full50: one save of a full fine-tune, then a second, 50 steps later."""
-    size = ("--params-m", "4", "--hidden", "256") if quick else ()
-    root = data / ("full50-quick" if quick else "full50")
-    names = [f"checkpoint-{50 * save}" for save in (1, 2)]
+@dataclass(frozen=True, slots=True)
+class Data:
+    """Where the data lies, and how much of it."""
+
+    root: Path
+    quick: bool
+
+    def at(self, name: str) -> Path:
+        """The directory of one data set."""
+        return self.root / (f"{name}-quick" if self.quick else name)
+
+
+def full(data: Data, *, steps: int) -> Workload:
+    """full, full50: one save of a full fine-tune, then a second, so many steps later."""
+    name = "full" if steps == 1 else f"full{steps}"
+    size = ("--params-m", "4", "--hidden", "256") if data.quick else ()
+    apart = "a step" if steps == 1 else f"{steps} steps"
+    what = f"two saves of a full fine-tune, {apart} apart: bf16 shards, fp32 Adam state"
+    return _checkpoints(data, name, what, "full", steps, ("--steps", steps, *size))
+
+
+def lora(data: Data) -> Workload:
+    """lora: two saves of an adapter and its optimizer."""
+    return _checkpoints(
+        data, "lora", "two saves of a LoRA run, 50 steps apart: fp32 adapter and Adam state", "lora", 50
+    )
+
+
+def _checkpoints(data: Data, name: str, what: str, kind: str, steps: int, arguments: Sequence[object] = ()) -> Workload:
+    root = data.at(name)
+    names = [f"checkpoint-{steps * save}" for save in (1, 2)]
 
     def write() -> None:
         state = root / "state"
         for save in (1, 2):
-            _gen("full", root, "--save", save, "--steps", 50, "--state", state, *size)
+            generate(kind, root, "--save", save, "--state", state, *arguments)
         shutil.rmtree(state)
 
     _once(root, names, write)
     return Workload(
-        name="full50",
-        what="two saves of a full fine-tune, 50 steps apart: bf16 shards, fp32 Adam state",
+        *(name, what),
         begin=lambda source, _: _move(root, source, names[:1]),
         change=lambda source, _: _move(root, source, names[1:]),
         end=lambda source, _: _move(source, root, names),
+        newest=names[1],
     )
 
 
-def small_files(data: Path, *, quick: bool) -> Workload:
+def small_files(data: Data) -> Workload:
     """workspace: 20,000 small files, then 25 edits and eight longer logs."""
-    root = data / ("workspace-quick" if quick else "workspace")
-    names = ["venv", "repo", "logs"]
-    _once(root, names, lambda: _gen("workspace", root, "--files", 400 if quick else 20000))
+    what = "a virtual environment, a git clone, logs; between the backups 25 edits and 8 longer logs"
+    arguments = ("--files", 400 if data.quick else 20000)
+    return _changing(data, "workspace", what, ["venv", "repo", "logs"], arguments)
+
+
+def in_place(data: Data) -> Workload:
+    """inplace: 1 GiB of which 1 % of the pages is rewritten."""
+    what = "two files of fp32 weights, 1 % of whose pages is rewritten in place, and a log"
+    names = ["scatter.bin", "cluster.bin", "metrics.jsonl"]
+    return _changing(data, "inplace", what, names, ("--mib", 64 if data.quick else 1024))
+
+
+def logs(data: Data) -> Workload:
+    """logs: nine logs, each 60 KB longer the second time."""
+    return _changing(data, "logs", "nine logs that are appended to", [f"train_{log}.log" for log in range(9)], ())
+
+
+def _changing(data: Data, name: str, what: str, names: Sequence[str], arguments: Sequence[object]) -> Workload:
+    root = data.at(name)
+    _once(root, names, lambda: generate(name, root, *arguments))
     return Workload(
-        name="workspace",
-        what="a virtual environment, a git clone, logs; between the backups 25 edits and 8 longer logs",
+        *(name, what),
         begin=lambda source, _: _move(root, source, names),
-        change=lambda source, number: _gen("workspace", source, "--touch", number),
+        change=lambda source, number: generate(name, source, "--touch", number),
         end=lambda source, _: _move(source, root, names),
     )
 
@@ -69,7 +115,16 @@ def small_files(data: Path, *, quick: bool) -> Workload:
 def _move(here: Path, there: Path, names: Sequence[str]) -> None:
     for name in names:
         if (here / name).exists():  # not all are there when a cycle ends early
-            (here / name).rename(there / name)
+            if here.stat().st_dev == there.stat().st_dev:
+                (here / name).rename(there / name)
+            else:
+                _across(here / name, there / name)
+
+
+def _across(here: Path, there: Path) -> None:
+    """To another file system and back: a copy stays behind, and what comes back is what went."""
+    if not there.exists():
+        shutil.copytree(here, there)
 
 
 def _once(root: Path, names: Sequence[str], write: Callable[[], None]) -> None:
@@ -78,11 +133,13 @@ def _once(root: Path, names: Sequence[str], write: Callable[[], None]) -> None:
     if done.exists() and all((root / name).exists() for name in names):
         return
     shutil.rmtree(root, ignore_errors=True)
+    print(f"{root.name:10} data is being made", flush=True)
     write()
     done.touch()
 
 
-def _gen(kind: str, root: Path, *arguments: object) -> None:
+def generate(kind: str, root: Path, *arguments: object) -> None:
+    """Have `gen` write data, in a process of its own: this one must stay small."""
     argv = [sys.executable, "-m", "benchmarks.gen", kind, root, *arguments]
     env = os.environ | {"OMP_NUM_THREADS": "2"}
     subprocess.run([str(part) for part in argv], cwd=Path(__file__).parents[1], env=env, check=True)
