@@ -7,7 +7,6 @@ it is the untyped one, the tensor's dtype follows a little later (`torch._utils.
 from __future__ import annotations
 
 import io
-import pickletools
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
@@ -71,6 +70,8 @@ def atoms(stream: io.BytesIO, most: int) -> Iterator[Atom]:
 
     Raises `ValueError` where the pickle is damaged or cut short, `TooLong` after `most` steps.
     """
+    import pickletools  # noqa: PLC0415 - its table of opcodes is large, and most backups read no pickle
+
     memo: dict[int, Atom | None] = {}
     last: Atom | None = None
     try:
