@@ -25,7 +25,7 @@ from spotwarp.execution.command import Command, resolve
 from spotwarp.execution.control_socket import ControlSocket
 from spotwarp.execution.news.facts import Fact
 from spotwarp.execution.news.notifier import Notifier
-from spotwarp.execution.notice import detect
+from spotwarp.execution.notice.platform import detect
 from spotwarp.execution.occupancy import lock
 from spotwarp.execution.occupancy.leftovers import refuse_leftovers
 from spotwarp.execution.occupancy.note import occupy

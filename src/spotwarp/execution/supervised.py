@@ -26,7 +26,10 @@ from spotwarp.execution.command import Command, environment, serves, with_checkp
 from spotwarp.execution.localstate import NOTICE_FILE, runtime
 from spotwarp.execution.news.facts import PLENTY_S, ending
 from spotwarp.execution.news.notifier import Notifier
-from spotwarp.execution.notice import NoticeFile, Notices, choose, detect
+from spotwarp.execution.notice.choosing import choose
+from spotwarp.execution.notice.platform import detect
+from spotwarp.execution.notice.telling import NoticeFile
+from spotwarp.execution.notice.watching import Notices
 from spotwarp.execution.output.cursor import Cursor
 from spotwarp.execution.output.outputlog import Recent, log_path
 from spotwarp.execution.output.terminal import OutputPump, nowhere

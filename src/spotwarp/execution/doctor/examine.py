@@ -21,7 +21,8 @@ from spotwarp.execution.control_socket import glimpse
 from spotwarp.execution.doctor import verdict
 from spotwarp.execution.doctor.verdict import Line, Load
 from spotwarp.execution.news.notifier import targets
-from spotwarp.execution.notice import choose, detect
+from spotwarp.execution.notice.choosing import choose
+from spotwarp.execution.notice.platform import detect
 from spotwarp.execution.parts import glance
 from spotwarp.execution.sameness.hardware import gpus
 from spotwarp.execution.secrets import absent

@@ -12,12 +12,3 @@
 Decides nothing about the run: what a notice means is the supervisor's. Must never delay a run's start or its end, and
 never end a run because a source is broken.
 """
-
-from __future__ import annotations
-
-from spotwarp.execution.notice.choosing import choose
-from spotwarp.execution.notice.platform import Platform, detect
-from spotwarp.execution.notice.telling import NoticeFile
-from spotwarp.execution.notice.watching import Notices
-
-__all__ = ["NoticeFile", "Notices", "Platform", "choose", "detect"]

@@ -9,7 +9,7 @@ import pytest
 
 from spotwarp.clock import SystemClock
 from spotwarp.errors import WorkspaceFault
-from spotwarp.execution.notice import NoticeFile
+from spotwarp.execution.notice.telling import NoticeFile
 
 
 def test_it_is_absent_until_a_notice_comes_and_named_in_the_environment(tmp_path: Path) -> None:
