@@ -5,18 +5,20 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import itertools
 import json
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM, AESSIV
 
 from spotwarp.persistence.encryption.cipher import Cipher
 from spotwarp.persistence.encryption.sealed import SealedStore
 from spotwarp.persistence.encryption.secret import secret
-from spotwarp.persistence.encryption.slots import Slot, unwrap
-from spotwarp.persistence.envelope import Kind, unseal
+from spotwarp.persistence.encryption.slots import Slot, Work, unwrap, wrap
+from spotwarp.persistence.envelope import Kind, seal, unseal
 from spotwarp.testing.stores import MemoryStore
 
 PAGE = Path(__file__).parents[3] / "docs" / "format.md"
@@ -57,6 +59,22 @@ def test_the_page_alone_is_enough() -> None:
     assert names.decrypt(coded, [b"spotwarp run names"]) == b"main" + bytes(12)
     object_key = hkdf(KEY, ID.encode(), b"spotwarp object\0runs/main/hint", 32)
     assert unseal(opened(object_key, hint[8:], hint[:8]), Kind.HINT, "hint") == b"16"
+
+
+def test_the_code_writes_the_example(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With bytes 01 01 …, 02 02 … and so on for chance; what is compared last is what the page should say."""
+    slots, file, passphrase, name, hint = example()
+    count = itertools.count(1)
+    monkeypatch.setattr("os.urandom", lambda size: bytes([next(count)]) * size)
+    made = [
+        wrap(KEY, secret(given), repository=ID, id=slot["id"], created=slot["created"], work=Work(16, 8, 1))
+        for slot, given in zip(slots, (file, passphrase), strict=True)
+    ]
+    store = SealedStore(below := MemoryStore(), Cipher(KEY, ID))
+    store.put("runs/main/hint", seal(Kind.HINT, b"16"))
+    assert msgspec.to_builtins(made) == slots
+    ((key, data),) = below.contents().items()
+    assert (key, data.hex()) == (f"runs/{name}/hint", hint.hex())
 
 
 def test_the_code_reads_the_example() -> None:
