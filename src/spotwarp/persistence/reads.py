@@ -68,8 +68,14 @@ class Read:
         return self.length + sum(read.length for read in self.after)
 
 
-def merged(blobs: Sequence[Blob], indices: Iterable[int], *, rank: Callable[[int], int] = lambda _: 0) -> list[Read]:
-    """The reads that fetch `indices` of `blobs`, lowest `rank` first, then by pack and offset."""
+def merged(
+    blobs: Sequence[Blob],
+    indices: Iterable[int],
+    *,
+    rank: Callable[[int], int] = lambda _: 0,
+    most: int = READ_SIZE,
+) -> list[Read]:
+    """The reads that fetch `indices` of `blobs`, lowest `rank` first, then by pack and offset; of `most` bytes each."""
     reads: list[Read] = []
     group: list[int] = []
     last = (0, 0, 0)
@@ -77,7 +83,7 @@ def merged(blobs: Sequence[Blob], indices: Iterable[int], *, rank: Callable[[int
     for where, index in sorted(((rank(i), blobs[i].pack, blobs[i].offset), i) for i in indices):
         blob = blobs[index]
         new_end = max(end, blob.offset + blob.stored)
-        if group and (where[:2] != last[:2] or blob.offset > end + GAP or new_end - start > READ_SIZE):
+        if group and (where[:2] != last[:2] or blob.offset > end + GAP or new_end - start > most):
             reads.append(Read(last[1], start, end - start, tuple(group)))
             group = []
         if not group:
@@ -89,7 +95,13 @@ def merged(blobs: Sequence[Blob], indices: Iterable[int], *, rank: Callable[[int
     return reads
 
 
-def based(blobs: Sequence[Blob], indices: Iterable[int], *, rank: Callable[[int], int] = lambda _: 0) -> list[Read]:
+def based(
+    blobs: Sequence[Blob],
+    indices: Iterable[int],
+    *,
+    rank: Callable[[int], int] = lambda _: 0,
+    most: int = READ_SIZE,
+) -> list[Read]:
     """As `merged`, but a blob that is coded against another is read right after that one, which is read once.
 
     The other may be none of `indices`. It is as urgent as the most urgent blob that needs it.
@@ -102,23 +114,23 @@ def based(blobs: Sequence[Blob], indices: Iterable[int], *, rank: Callable[[int]
         ranks[root] = min(rank(index), ranks.get(root, rank(index)))
         if base != NO_BASE:
             upon.setdefault(base, []).append(index)
-    reads = merged(blobs, ranks, rank=ranks.__getitem__)
+    reads = merged(blobs, ranks, rank=ranks.__getitem__, most=most)
     if not upon:
         return reads
     return [
         replace(part, after=tuple(merged(blobs, (after for index in part.blobs for after in upon.get(index, ())))))
         for read in reads
-        for part in _bounded(read, blobs, upon)
+        for part in _bounded(read, blobs, upon, min(most, BASE_RAW))
     ]
 
 
-def _bounded(read: Read, blobs: Sequence[Blob], upon: Container[int]) -> Iterator[Read]:
+def _bounded(read: Read, blobs: Sequence[Blob], upon: Container[int], most: int) -> Iterator[Read]:
     """`read`, in parts so small that what is held of each for others is little, however well its blobs shrink."""
     group: list[int] = []
     raw = 0
     for index in read.blobs:
         size = blobs[index].raw if index in upon else 0
-        if group and raw + size > BASE_RAW:
+        if group and raw + size > most:
             yield from merged(blobs, group)
             group, raw = [], 0
         group.append(index)

@@ -22,16 +22,19 @@ from spotwarp.errors import CorruptObject, ObjectMissing, UnsupportedFormat, Wor
 from spotwarp.persistence import staging as stage
 from spotwarp.persistence.beneath import ELSEWHERE, Tree, split
 from spotwarp.persistence.compare import holds, pieces
+from spotwarp.persistence.cuts import CHUNK
 from spotwarp.persistence.entries import OTHER_CHECKPOINT, checked, is_whole, room, shown, urgency
 from spotwarp.persistence.manifest import FILE, Entry, Extent, Manifest, builder, tabled
 from spotwarp.persistence.parallel import Job, each, yield_to_others
-from spotwarp.persistence.reads import Read, based, fetched
+from spotwarp.persistence.reads import READ_SIZE, Read, based, fetched
 from spotwarp.persistence.store.api import Store
 from spotwarp.persistence.table import Cursor, Table
 from spotwarp.persistence.uses import Part, Uses
 
 _NAMED = 20
 """How many damaged files a message names."""
+_LOCAL_WORKERS, _FAR_WORKERS = 3, 6
+"""Each has some ten megabytes in its hands."""
 _TOGETHER = 512
 """Entries that one thread verifies in a row."""
 
@@ -40,8 +43,8 @@ _TOGETHER = 512
 class FetchOptions:
     """How to fetch."""
 
-    workers: int = 4
-    """Threads; they wait for the network as much as they compute, so there may be more than cores."""
+    workers: int | None = None
+    """Threads; None: what the store asks for. Those of a network wait as much as they compute."""
     sync: bool = True
     """Wait until the disk has it all before it is called whole: a power cut then leaves nothing half."""
     nice: int = 0
@@ -161,7 +164,8 @@ class _Fetch:
         if older is not None:
             kept |= self._taken(older, kept)
         self._assign(kept)
-        self._each(based(self._manifest.blobs, self._uses.blobs(), rank=self._uses.rank), self._read_all)
+        most = CHUNK if self._is_near else READ_SIZE  # a request to a directory costs next to nothing
+        self._each(based(self._manifest.blobs, self._uses.blobs(), rank=self._uses.rank, most=most), self._read_all)
         with Tree(self._staging) as tree:
             stage.link(tree, self._entries)
             stage.settle(tree, self._numbered({number for number, _ in kept}))
@@ -170,7 +174,12 @@ class _Fetch:
         stage.finish(self._staging, sync=self._options.sync)
 
     def _each(self, jobs: Sequence[Job], work: Callable[[Iterable[Job]], None]) -> None:
-        each(jobs, work, workers=min(self._options.workers, max(len(jobs), 1)), cancel=self._cancel)
+        workers = self._options.workers or (_LOCAL_WORKERS if self._is_near else _FAR_WORKERS)
+        each(jobs, work, workers=min(workers, max(len(jobs), 1)), cancel=self._cancel)
+
+    @property
+    def _is_near(self) -> bool:
+        return self._store.url.startswith("file:")
 
     # ------------------------------------------------------------------------------------ what is there already
 
