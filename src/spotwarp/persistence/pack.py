@@ -24,6 +24,7 @@ from spotwarp.persistence.encryption.sealed import box_for
 from spotwarp.persistence.envelope import DIGEST_SIZE, HEADER_SIZE, PLAIN, SEALED, Kind, check_header, digest, header
 from spotwarp.persistence.store.api import Buffer, Store
 
+_LARGE: Final = 256 << 10
 TARGET: Final = 32 << 20
 """Bytes of a full pack, footer included; only a single larger blob makes a larger one."""
 
@@ -97,7 +98,7 @@ class PackBuilder:
             else:
                 at = 0
                 for piece in pieces:
-                    into[at : at + piece.nbytes] = piece
+                    _copy(into, at, piece)
                     at += piece.nbytes
         return self._kept(PackedBlob(blob, self._size, stored, codec, raw, base))
 
@@ -145,6 +146,15 @@ class PackBuilder:
         """Upper bound in bytes of the object if a blob of `length` were added and the pack sealed."""
         boxes = 2 * BOX_EXTRA if self._box is not None else 0
         return self._size + length + boxes + _LIST_BOUND + _ROW_BOUND * (len(self._rows) + 1) + FOOTER_SIZE
+
+
+def _copy(into: memoryview, at: int, piece: memoryview) -> None:
+    if piece.nbytes < _LARGE:
+        into[at : at + piece.nbytes] = piece
+        return
+    import numpy as np  # it lets other threads run meanwhile
+
+    np.copyto(np.frombuffer(into, np.uint8, piece.nbytes, at), np.frombuffer(piece, np.uint8))
 
 
 def _header(box: Box | None) -> bytes:
