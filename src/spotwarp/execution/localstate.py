@@ -119,7 +119,8 @@ def await_only(workspace: Path, repository: str, run: str, paths: Iterable[bytes
     """Note what is still to come in here: `paths`, and nothing else. Raises `WorkspaceFault`."""
     path, left = runtime(workspace) / AWAITED, sorted(paths)
     if not left:
-        remove(path)
+        if path.exists():  # nearly never
+            remove(path)
         return
     note = Awaited(repository, run, tuple(one.decode("latin-1") for one in left))
     try:
