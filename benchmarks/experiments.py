@@ -43,7 +43,7 @@ EXPERIMENTS = {
         ),
         Experiment(
             *("ram", lambda data: workloads.full(data, steps=50)),
-            tools=("raw", "planes-1", "planes-2", "restic", "rclone"),
+            tools=("raw", "planes-1", "planes-2", "encrypted", "restic", "rclone"),
             steps=("first",),
             where="ram",
         ),
@@ -53,7 +53,7 @@ EXPERIMENTS = {
             cycles=1,
         ),
         Experiment(
-            *("lora", workloads.lora, ("planes", "encrypted", "delta", "restic", "hf-xet")),
+            *("lora", workloads.lora, ("planes", "delta", "restic", "hf-xet")),
             steps=("first", "again", "restore"),
         ),
         Experiment(*("inplace", workloads.in_place, ("spotwarp", "restic")), steps=("first", "again", "restore")),

@@ -123,7 +123,7 @@ def _peak(experiment: str, tool: str) -> Figures:
 
 def _extra_cpu(results: Results) -> list[float]:
     """CPU seconds that encryption adds to a coded backup, in percent."""
-    return [100 * (ratio - 1) for ratio in paired(results, "lora", "encrypted", "planes", step("first", "cpu_s"))]
+    return [100 * (ratio - 1) for ratio in paired(results, "ram", "encrypted", "planes-2", step("first", "cpu_s"))]
 
 
 def _best_of_workers(results: Results) -> list[float]:
@@ -217,7 +217,7 @@ TARGETS = (
     _most("T13", "… bytes, full50: of s5cmd's", 0.84, "s3-full50 planes s5cmd", _stored),
     _least("T13", "from SeaweedFS, lora: restic's time", 1.5, "s3-lora restic planes", _RESTORE),
     _least("T13", "… full50", 1.5, "s3-full50 restic planes", _RESTORE),
-    Target("", "CPU seconds that encryption adds, lora, coded", 10, False, _extra_cpu, unit="%", needs=("lora",)),
+    Target("", "CPU seconds that encryption adds, full50, coded", 10, False, _extra_cpu, unit="%", needs=("ram",)),
     Target("", "two coding threads: one's time", 1.8, True, _best_of_workers, needs=("ram",)),
     Target("", "a one-core trainer's loss to `spotwarp run`", 2, False, _slowdown, unit="%", needs=("slowdown",)),
     Target("", "requests of an idle hour but heartbeats and looks", 0, False, _hour(_more_than_idle), unit=""),
