@@ -273,9 +273,9 @@ class Restorer:
         paths = sorted(set(clear))
         text = tuple(p.decode("latin-1") for p in paths)
         marker = Restoring(marker.run, marker.repository, position, "clearing", text)
-        self._mark(marker)
-        if later:  # before anything of it is missed
+        if later:  # before the next start would finish this without them, and take them for deleted
             self._await_only(later)
+        self._mark(marker)
         self._place(marker, paths)
         if later is not None and not later:
             self._await_only(())
