@@ -35,13 +35,15 @@ from spotwarp.persistence.table import Cursor
 class Carried:
     """What earlier backups of this generation had acknowledged, though no snapshot names it: still our own (P3).
 
-    Blobs count their packs from 0 within `packs`, and have their bases in the base snapshot, which is the same as long
-    as anything is carried. `places` has more than is carried, and counts otherwise: `numbers` has the blob in `blobs`
-    for each number in it that is.
+    Blobs count their packs from 0 within `packs`; what one is coded against is told by its digest, since the base
+    snapshot may be another the next time. `places` has more than is carried, and counts otherwise: `numbers` has the
+    blob in `blobs` for each number in it that is.
     """
 
     packs: tuple[PackRef, ...] = ()
     blobs: tuple[Blob, ...] = ()
+    bases: Mapping[int, bytes] = field(default_factory=dict)
+    """The digests of what blobs are coded against, by their index in `blobs`."""
     places: Places = field(default_factory=Places)
     numbers: Mapping[int, int] = field(default_factory=dict)
 
@@ -62,10 +64,21 @@ class Index:
         self._old_packs, self._old_blobs = len(self._packs), len(self._blobs)
         self._carried = carried or Carried()
         self._packs += self._carried.packs
-        for one in self._carried.blobs:
-            self._blobs.append(replace(one, pack=self._old_packs + one.pack))
+        self._lost: set[int] = set()
+        """Carried blobs whose base the base snapshot has not any more."""
+        self._take_over()
         self._claimed: set[bytes] = set()
         self._known: Places | None = None
+
+    def _take_over(self) -> None:
+        """The carried blobs are known from now on, each with its base where that is in this base snapshot."""
+        bases = self._carried.bases
+        known = {b.digest: n for n, b in enumerate(self._blobs) if b.base == NO_BASE} if bases else {}
+        for number, one in enumerate(self._carried.blobs):
+            base = known.get(bases[number], NO_BASE) if number in bases else NO_BASE
+            if number in bases and base == NO_BASE:
+                self._lost.add(len(self._blobs))
+            self._blobs.append(replace(one, pack=self._old_packs + one.pack, base=base))
 
     def carried(self, acknowledged: Collection[int]) -> Carried:
         """What a later backup may take over: the packs taken over before, and those in `acknowledged` (numbers)."""
@@ -77,12 +90,15 @@ class Index:
             packs = {old: new for new, old in enumerate(wanted)}
             numbers: dict[int, int] = {}
             blobs: list[Blob] = []
+            bases: dict[int, bytes] = {}
             for old in range(self._old_blobs, len(self._blobs)):
                 b = self._blobs[old]
-                if b.pack in packs:
+                if b.pack in packs and old not in self._lost:
                     numbers[old] = len(blobs)
-                    blobs.append(replace(b, pack=packs[b.pack]))
-            return Carried(tuple(self._packs[old] for old in wanted), tuple(blobs), self._places(), numbers)
+                    if b.base != NO_BASE:
+                        bases[len(blobs)] = self._blobs[b.base].digest
+                    blobs.append(replace(b, pack=packs[b.pack], base=NO_BASE))
+            return Carried(tuple(self._packs[old] for old in wanted), tuple(blobs), bases, self._places(), numbers)
 
     def unacknowledged(self, acknowledged: Iterable[int]) -> frozenset[int]:
         """The numbers of this backup's own packs that are not in `acknowledged`."""
@@ -204,12 +220,14 @@ class Index:
         if self._known is None:
             self._known = places = Places(len(self._blobs) + (len(self._base.entries) if self._base else 0))
             for number, one in enumerate(self._blobs):
-                places.add(one.digest, number, 0)
+                if number not in self._lost:
+                    places.add(one.digest, number, 0)
             for entry in self._base.entries if self._base else ():
                 if entry.digest and len(entry.extents) == 1:
                     places.add(entry.digest, entry.extents[0].blob, entry.extents[0].inner)
             for digest, old, inner in self._carried.places.items():
-                if (blob := self._carried.numbers.get(old)) is not None:
+                blob = self._carried.numbers.get(old)
+                if blob is not None and self._old_blobs + blob not in self._lost:
                     places.add(digest, self._old_blobs + blob, inner)
         return self._known
 

@@ -66,7 +66,7 @@ class Backups:
         self.base: Manifest | None = None
         self.cache = StatCache()
         self.carry = Carry()
-        self.pages = Pages(pages) if pages is not None else None
+        self.pages = Pages(pages, SeededRng()) if pages is not None else None
         self.judge = judge
         self._excludes = Excludes(exclude)
         self._options = options or BackupOptions(workers=2, pack_size=8 << 20)

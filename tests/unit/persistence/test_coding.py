@@ -9,13 +9,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import xxhash
 
 from spotwarp.errors import CorruptObject
-from spotwarp.persistence.backup import BackupOptions, Mode, Uploaded
+from spotwarp.persistence.backup import BackupOptions, Mode, Uploaded, live, pages
+from spotwarp.persistence.backup.coding import _as_before
 from spotwarp.persistence.backup.saves import KEY_SAVES
 from spotwarp.persistence.codec import DELTA, PATCH, PLANES, RAW
 from spotwarp.persistence.cuts import CHUNK
-from spotwarp.persistence.manifest import NO_BASE, Blob, CheckpointFact, Manifest
+from spotwarp.persistence.held import Held, look
+from spotwarp.persistence.manifest import FILE, NO_BASE, Blob, CheckpointFact, Entry, Extent, Manifest
 from spotwarp.persistence.scan import Scanned
 from spotwarp.testing.backups import Backups, noise
 from spotwarp.testing.stores import Fault
@@ -50,8 +53,8 @@ def save(root: Path, step: int, count: int = MIB) -> None:
     (place / "model.safetensors").write_bytes(data)
 
 
-def backups(root: Path, mode: Mode = "delta", pages: Path | None = None) -> Backups:
-    return Backups(root, judge=judge, options=BackupOptions(workers=2, pack_size=8 * MIB, coding=mode), pages=pages)
+def backups(root: Path, mode: Mode = "delta", kept: Path | None = None) -> Backups:
+    return Backups(root, judge=judge, options=BackupOptions(workers=2, pack_size=8 * MIB, coding=mode), pages=kept)
 
 
 def blobs(taken: Uploaded | Manifest, path: bytes) -> list[Blob]:
@@ -144,6 +147,23 @@ def test_an_earlier_save_that_is_not_what_was_stored_is_no_base(root: Path, tmp_
     assert run.restored(tmp_path / "r") == read_tree(root)
 
 
+def test_what_vanishes_at_its_turn_leaves_nothing_open(root: Path) -> None:
+    run = backups(root)
+    for step in (1, 2):
+        save(root, step, 128 * KIB)
+        run.take()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+
+    def rotated(path: Path) -> Held:
+        held = look(path)
+        shutil.rmtree(root / "checkpoint-3")
+        return held
+
+    save(root, 3, 128 * KIB)
+    assert run.take(look=rotated).vanished
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
 def test_damage_of_a_base_names_both(root: Path, tmp_path: Path) -> None:
     run = backups(root)
     save(root, 1)
@@ -209,12 +229,12 @@ def test_much_that_is_new_is_stored_whole(root: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("harm", ["lost", "damaged", "another file's"])
 def test_without_fingerprints_it_is_stored_whole(root: Path, tmp_path: Path, harm: str) -> None:
-    pages = tmp_path / "pages"
+    place = tmp_path / "pages"
     file = root / "table.db"
     file.write_bytes(noise(CHUNK, 1))
-    run = backups(root, "planes", pages)
+    run = backups(root, "planes", place)
     run.take()
-    (kept,) = pages.iterdir()
+    (kept,) = place.iterdir()
     if harm == "lost":
         kept.unlink()
     elif harm == "damaged":
@@ -222,7 +242,7 @@ def test_without_fingerprints_it_is_stored_whole(root: Path, tmp_path: Path, har
     else:
         (root / "other").write_bytes(noise(CHUNK, 2))
         run.take()
-        (other,) = [path for path in pages.iterdir() if path != kept]
+        (other,) = [path for path in place.iterdir() if path != kept]
         kept.write_bytes(other.read_bytes())
     rewrite(file, 3, seed=1)
     assert [blob.codec for blob in blobs(run.take(), b"table.db")] == [RAW]
@@ -230,15 +250,69 @@ def test_without_fingerprints_it_is_stored_whole(root: Path, tmp_path: Path, har
 
 
 def test_fingerprints_go_with_their_file(root: Path, tmp_path: Path) -> None:
-    pages = tmp_path / "pages"
+    place = tmp_path / "pages"
     (root / "table.db").write_bytes(noise(CHUNK, 1))
     (root / "other").write_bytes(noise(CHUNK, 2))
-    run = backups(root, "planes", pages)
+    run = backups(root, "planes", place)
     run.take()
-    assert len(list(pages.iterdir())) == 2
+    assert len(list(place.iterdir())) == 2
     (root / "other").unlink()
     run.take()
-    assert len(list(pages.iterdir())) == 1
+    assert len(list(place.iterdir())) == 1
+
+
+def test_a_file_that_is_written_to_while_it_is_read_is_patched_from_the_last_reading(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where there are more fingerprints than are kept: those of an earlier pass are no one's any more."""
+    file = root / "table.db"
+    file.write_bytes(noise(2 * CHUNK, 1))
+    run = backups(root, "planes", tmp_path / "pages")
+    run.take()
+    monkeypatch.setattr(pages, "_MOST_OF_A_FILE", 40 * KIB)
+    rewrite(file, 1, 1280, seed=1)
+    passes: list[int] = []
+    settled = live.BigContent.settled
+
+    def written_to(big: live.BigContent) -> bool:
+        passes.append(len(passes))
+        if len(passes) <= 3:
+            rewrite(file, 10 + len(passes), 1280 + len(passes), seed=100 * len(passes))
+        return settled(big)
+
+    monkeypatch.setattr(live.BigContent, "settled", written_to)
+    run.take()
+    assert len(passes) == live.PASSES
+    assert run.restored(tmp_path / "r") == read_tree(root)
+
+
+def test_pages_that_were_made_to_look_alike_are_told_apart(root: Path, tmp_path: Path) -> None:
+    """Two pages can be made by hand that the plain hash takes for each other."""
+    one, other = alike()
+    file = root / "users.db"
+    content = bytearray(noise(CHUNK, 1))
+    content[2 * PAGE : 3 * PAGE] = one
+    file.write_bytes(content)
+    run = backups(root, "planes", tmp_path / "pages")
+    run.take()
+    with file.open("r+b") as opened:
+        opened.seek(2 * PAGE)
+        opened.write(other)
+    run.take()
+    assert run.restored(tmp_path / "r") == read_tree(root)
+
+
+def alike() -> tuple[bytes, bytes]:
+    """Two pages of one xxh3_128 under the seed that everybody knows."""
+    secret = bytes.fromhex("b8fe6c3923a44bbe7c01812cf721ad1c")  # how XXH3's own begins
+    made = [bytearray(noise(PAGE, 3)), bytearray(noise(PAGE, 3))]
+    for page, highs in zip(made, ((1000, 2000), (1500, 1500)), strict=True):
+        for stripe, high in enumerate(highs):  # the products of both stripes have one sum
+            page[64 * stripe : 64 * stripe + 8] = secret[8 * stripe : 8 * stripe + 4] + high.to_bytes(4, "little")
+    one, other = map(bytes, made)
+    assert one != other
+    assert xxhash.xxh3_128_digest(one) == xxhash.xxh3_128_digest(other)
+    return one, other
 
 
 # ------------------------------------------------------------------------------------------------------- appended
@@ -277,6 +351,20 @@ def test_many_small_pieces_become_one(root: Path, tmp_path: Path) -> None:
     assert 60 < most <= 64
     assert len(blobs(run.take(always=True), b"train.log")) < 10
     assert run.restored(tmp_path / "r") == read_tree(root)
+
+
+def test_pieces_stay_within_a_chunk() -> None:
+    """Also where many small ones before a large one become one."""
+    step = CHUNK // 64
+    lengths = [step] * 63 + [CHUNK]
+    starts = [step * number for number in range(64)]
+    size = starts[-1] + CHUNK
+    known = [Blob(0, 0, 1, 0, length, bytes(16)) for length in lengths]
+    extents = tuple(Extent(start, length, n, 0) for n, (start, length) in enumerate(zip(starts, lengths, strict=True)))
+    cut = _as_before(Entry(b"x", FILE, 0, 0, size, extents), known, size)
+    assert cut is not None
+    assert max(map(cut.length, range(len(cut)))) <= CHUNK
+    assert sum(map(cut.length, range(len(cut)))) == size
 
 
 def test_a_log_that_begins_anew_is_cut_anew(root: Path, tmp_path: Path) -> None:

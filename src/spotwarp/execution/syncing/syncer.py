@@ -150,7 +150,7 @@ class Syncer:
         self._cache = StatCache.load(runtime(workspace) / localstate.STATCACHE, workspace)
         self._written: list[Record] = []
         """Files that came here from the store since the last sync."""
-        self._pages = Pages(runtime(workspace) / localstate.PAGES)
+        self._pages = Pages(runtime(workspace) / localstate.PAGES, rng)
         self._told_fault = False
         self._carry = Carry()
         self._last = 0

@@ -224,7 +224,7 @@ def backup(
         meter = Meter(work.read_files, work.read_bytes, progress)
         lanes, share = _lanes(store, cutoff, options), CpuShare(clock, options.cores)
         uploads = Uploads(store, index, rng, run=run, generation=generation, lanes=lanes, cancel=cancel, cutoff=cutoff)
-        coding = Coding(base, options.coding, options.chunk_level, pages)
+        coding = Coding(base, options.coding, options.chunk_level, pages, files=work.large())
         reading = Reading(tree, index, uploads, meter, coding, share, level=options.bundle_level, nice=options.nice)
         with _carrying(carry, index, uploads):
             found = _read(reading, work, uploads, options, cancel)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import threading
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
@@ -58,18 +58,29 @@ class _Earlier:
 class Coding:
     """What one backup knows for all its files. May be shared by threads."""
 
-    def __init__(self, base: Manifest | None, mode: Mode, level: int, pages: Pages | None = None) -> None:
-        """`level` is zstd's; `pages` is the cache of page fingerprints, without which pages are never told apart."""
+    def __init__(
+        self, base: Manifest | None, mode: Mode, level: int, pages: Pages | None = None, *, files: Iterable[bytes] = ()
+    ) -> None:
+        """`level` is zstd's; `pages` is the cache of page fingerprints, without which pages are never told apart.
+
+        `files` are those that will be asked for, in the order of their paths: looked up one after the other they cost
+        next to nothing.
+        """
         self.base, self.mode, self.level, self.pages = base, mode, level, pages
         self._entries = Cursor(tabled(base.entries)) if base is not None else None
+        self._before = {path: self._find(path) for path in files}
         self._saves = Saves(base)
 
     def of(self, tree: Tree, job: BigFile) -> FileCoding:
         """How a file is coded. For one thread."""
-        found = self._entries.find(job.file.path) if self._entries is not None else None
-        before = found if found is not None and found.kind == FILE and found.extents else None
+        path = job.file.path
+        before = self._before.pop(path) if path in self._before else self._find(path)
         pages = self.pages.of(job.file.path) if self.pages is not None and job.group == REST else None
         return FileCoding(self, tree, job.file.path, before, pages)
+
+    def _find(self, path: bytes) -> Entry | None:
+        found = self._entries.find(path) if self._entries is not None else None
+        return found if found is not None and found.kind == FILE and found.extents else None
 
     def earlier(self, path: bytes) -> Sequence[Entry]:
         """The same file in earlier saves that this one may be coded against, the newest first. For one thread."""
@@ -228,7 +239,7 @@ def _as_before(before: Entry, blobs: Sequence[Blob], size: int) -> Cuts | None:
         starts.append(extent.offset)
         end = extent.offset + extent.length
     starts += _grid(end, size)
-    return Cuts(size, _joined(starts))
+    return Cuts(size, list(_short(_joined(starts), size)))
 
 
 def _grid(start: int, end: int) -> Iterable[int]:
@@ -248,3 +259,9 @@ def _joined(starts: list[int]) -> list[int]:
         kept += starts[at : at + 1] if end - at >= _APPENDS else starts[at:end]
         at = end
     return kept
+
+
+def _short(starts: list[int], size: int) -> Iterator[int]:
+    """`starts`, and more where a piece of the `size` bytes would be longer than it may be."""
+    for start, following in zip(starts, [*starts[1:], size], strict=True):
+        yield from range(start, following, CHUNK)

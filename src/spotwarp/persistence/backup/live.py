@@ -112,7 +112,11 @@ class BigContent:
         self._previous: bytes | None = None
         self._passes = 0
         self._end = self._left = 0
-        self._start()
+        try:
+            self._start()
+        except OSError:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Close the descriptor; more than once does no harm."""

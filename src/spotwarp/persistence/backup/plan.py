@@ -111,6 +111,10 @@ class Plan:
         yield chain.from_iterable(map(self._group, self.others))
         yield _big(REST, self.pending.get(REST, []))
 
+    def large(self) -> list[bytes]:
+        """The paths of all big files that are read, in order."""
+        return sorted(file.path for files in self.pending.values() for file in files if file.size >= SMALL)
+
     def _small(self) -> Iterator[Job]:
         bundled = (entry for number, entry in enumerate(self.entries) if self.fates[number] == BUNDLED)
         yield from _bundles(REST, bundled, named=False)

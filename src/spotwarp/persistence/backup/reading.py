@@ -151,6 +151,7 @@ class Reading:
             try:
                 big = BigContent(self._tree, job.file, coding.cut, self._early.pop(job.file.path, None))
             except OSError as error:
+                coding.close()
                 self.found.missing(job.file.path, error)
                 continue
             self._open[big] = coding

@@ -10,3 +10,5 @@ PATCH: Final = 4
 
 PAGE: Final = 4096
 """Bytes of a page: what a patch is made of."""
+SEED: Final = 16
+"""Bytes of a seed of fingerprints."""

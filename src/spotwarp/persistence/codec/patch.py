@@ -1,7 +1,8 @@
 """Codec 4: the pages of a chunk that differ from those of another blob.
 
 For files that are rewritten in place or appended to. Which pages differ is told by their fingerprints, so the base need
-not be read; they prove nothing: what is restored is hashed as ever. Layout: docs/format.md, section 6.3.
+not be read; their seed is a secret, since pages with equal ones could be made by hand where it is known. Layout:
+docs/format.md, section 6.3.
 """
 
 from __future__ import annotations
@@ -24,12 +25,17 @@ _MOST: Final = 4
 _Mask = NDArray[np.bool_]
 
 
-def fingerprints(data: Buffer) -> bytes:
-    """xxh3_128 of each page, 16 bytes each."""
-    from xxhash import xxh3_128_digest
+def fingerprints(data: Buffer, seed: bytes) -> bytes:
+    """xxh3_64 of each page under either half of `seed`, 16 bytes a page."""
+    from xxhash import xxh3_64_digest
 
+    low, high = (int.from_bytes(half, "little") for half in (seed[:8], seed[8:]))
     view = memoryview(data)
-    return b"".join(xxh3_128_digest(view[at : at + PAGE]) for at in range(0, view.nbytes, PAGE))
+    found = bytearray()
+    for at in range(0, view.nbytes, PAGE):
+        page = view[at : at + PAGE]
+        found += xxh3_64_digest(page, low) + xxh3_64_digest(page, high)
+    return bytes(found)
 
 
 @dataclass(frozen=True, slots=True)

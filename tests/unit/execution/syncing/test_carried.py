@@ -8,6 +8,7 @@ import pytest
 
 from spotwarp import config
 from spotwarp.errors import StoreUnavailable
+from spotwarp.execution import localstate
 from spotwarp.execution.syncing.syncer import Syncer
 from spotwarp.persistence import repository
 from spotwarp.persistence.check import check
@@ -31,13 +32,17 @@ class Bench:
         self.store = FaultyStore(self.memory)
         opened, _ = repository.create(self.store, clock=self.clock, rng=SeededRng("r"))
         self.repository = opened
-        env = {"SPOTWARP_REMOTE_PATH": "memory", "SPOTWARP_RUN": RUN, "SPOTWARP_KEEP_HOURLY": "0"}
         self.log = RunLog(self.store, RUN, life="a", clock=self.clock, rng=SeededRng("a"), append_budget_s=1)
         self.log.append(lambda _: Claim(generation=1, machine="m", cause="", base=0, lease_s=20))
         self.said: list[str] = []
-        self.syncer = Syncer(
-            root, config.load(None, env=env), opened, self.log, 1,
-            clock=self.clock, rng=SeededRng("s"), say=self.said.append,
+        self.syncer = self.another_life(root)
+
+    def another_life(self, root: Path) -> Syncer:
+        """A syncer that has forgotten everything."""
+        env = {"SPOTWARP_REMOTE_PATH": "memory", "SPOTWARP_RUN": RUN, "SPOTWARP_KEEP_HOURLY": "0"}
+        settings, rng = config.load(None, env=env), SeededRng(f"s{len(self.memory.contents())}")
+        return Syncer(
+            root, settings, self.repository, self.log, 1, clock=self.clock, rng=rng, say=self.said.append
         )  # fmt: skip
 
     def sync_unheard(self, content: bytes) -> None:
@@ -111,3 +116,51 @@ def test_bytes_that_no_snapshot_has_are_at_risk_though_they_were_read(
     bench.store.heal()
     bench.syncer.sync()
     assert bench.syncer.dirty_bytes() < 300_000
+
+
+def failed(bench: Bench) -> None:
+    """A sync whose packs are acknowledged, and its manifest is not."""
+    bench.store.add(Fault("put", key="/manifests/", times=None, error=StoreUnavailable("503")))
+    with pytest.raises(StoreUnavailable):
+        bench.syncer.sync()
+    bench.store.heal()
+
+
+def rewritten(file: Path) -> None:
+    with file.open("r+b") as opened:
+        opened.write(b"a" * 4096)
+
+
+def whole(bench: Bench, last: Snapshot) -> bool:
+    snapshot = last.n, last.manifest, last.address
+    return check(store=bench.memory, run=RUN, snapshots=[snapshot], read_data=True).problems == ()
+
+
+def test_a_patch_is_carried_with_its_base_though_another_pack_is_distrusted_meanwhile(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    (tmp_path / "a-old").write_bytes(noise(1 << 20, 5))  # the first blob, in a pack of its own
+    bench.syncer.sync()
+    first = {key.rpartition("/")[2] for key in bench.memory.contents() if "/packs/" in key}
+    (tmp_path / "db").write_bytes(noise(4 << 20, 1))
+    bench.syncer.sync()
+    rewritten(tmp_path / "db")
+    failed(bench)
+    localstate.distrust(tmp_path, bench.repository.identity.id, RUN, packs=sorted(first))
+    assert whole(bench, bench.syncer.sync().snapshot)
+
+
+def test_a_patch_is_carried_with_its_base_though_the_base_snapshot_is_another(tmp_path: Path) -> None:
+    """The newest manifest cannot be read for a moment: the one before is the base of a sync that fails."""
+    bench = Bench(tmp_path)
+    (tmp_path / "db").write_bytes(noise(4 << 20, 1))
+    bench.syncer.sync()
+    (tmp_path / "a-new").write_bytes(noise(1 << 20, 7))
+    newest = bench.syncer.sync().snapshot
+    rewritten(tmp_path / "db")
+    (key,) = [key for key in bench.memory.contents() if key.endswith(newest.manifest)]
+    good = bench.memory.get(key)
+    bench.memory.put(key, good[:-1] + bytes([good[-1] ^ 1]))
+    bench.syncer = bench.another_life(tmp_path)
+    failed(bench)
+    bench.memory.put(key, good)
+    assert whole(bench, bench.syncer.sync().snapshot)
