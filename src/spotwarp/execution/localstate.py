@@ -1,7 +1,8 @@
 """What a workspace knows of itself: which snapshot it stems from, and a restore that is under way.
 
 Small JSON files under `.spotwarp/`, written whole and synced before their rename. They are a cache: one that is missing
-or damaged only means that the workspace is compared with the run by content.
+or damaged only means that the workspace is compared with the run by content. Only `awaited.json` is more: what it names
+is nowhere else said to be missing on purpose.
 """
 
 from __future__ import annotations
@@ -107,27 +108,35 @@ def distrust(
         save(runtime(workspace) / DISTRUST, more)
 
 
-def awaited(workspace: Path, repository: str, run: str) -> tuple[bytes, ...]:
-    """The checkpoint directories of `run` that are still to come in here."""
-    known = load(runtime(workspace) / AWAITED, Awaited)
-    if known is None or (known.repository, known.run) != (repository, run):
+def awaited(workspace: Path, repository: str, run: str) -> tuple[bytes, ...] | None:
+    """The checkpoint directories of `run` that are still to come in here; None: there is a note, but it is damaged."""
+    try:
+        data = (runtime(workspace) / AWAITED).read_bytes()
+    except FileNotFoundError:
+        return ()
+    except OSError:
+        return None
+    try:
+        known = msgspec.json.decode(data, type=Awaited)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    if (known.repository, known.run) != (repository, run):
         return ()
     return tuple(path.encode("latin-1", "replace") for path in known.paths)
 
 
 def await_only(workspace: Path, repository: str, run: str, paths: Iterable[bytes]) -> None:
-    """Note what is still to come in here: `paths`, and nothing else. Raises `WorkspaceFault`."""
-    path, left = runtime(workspace) / AWAITED, sorted(paths)
+    """Note what is still to come in here: `paths`, and nothing else.
+
+    Raises `WorkspaceFault`; then the earlier note stands as it was. Less is to be missed than noted: never more.
+    """
+    path, left = runtime(workspace) / AWAITED, tuple(sorted(paths))
     if not left:
         if path.exists():  # nearly never
             remove(path)
         return
-    note = Awaited(repository, run, tuple(one.decode("latin-1") for one in left))
-    try:
-        save(path, note)
-    except WorkspaceFault:
-        if not overwrite(path, note):  # which needs no room
-            raise
+    if left != awaited(workspace, repository, run):
+        save(path, Awaited(repository, run, tuple(one.decode("latin-1") for one in left)))
 
 
 def runtime(workspace: Path) -> Path:

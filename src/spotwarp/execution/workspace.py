@@ -22,7 +22,7 @@ from spotwarp.persistence.beneath import ancestors
 from spotwarp.persistence.compare import LocalFile, hash_local, plan
 from spotwarp.persistence.entries import renamed_for_torn, shown
 from spotwarp.persistence.excludes import Excludes
-from spotwarp.persistence.manifest import DIRECTORY, FILE, Entry, Manifest, builder
+from spotwarp.persistence.manifest import DIRECTORY, FILE, CheckpointFact, Entry, Manifest, builder
 from spotwarp.persistence.repository import Repository
 from spotwarp.persistence.runlog.entry import Snapshot
 from spotwarp.persistence.runlog.log import RunLog
@@ -33,6 +33,7 @@ from spotwarp.persistence.table import Table
 _OWN = OWN.encode() + b"/"
 _CONFIG = _OWN + CONFIG_FILE.encode()
 _NAMED = 8
+_LATER = ("resumable", "weights-only", "unknown")
 
 
 class Choice(Enum):
@@ -242,3 +243,20 @@ def is_empty(workspace: Path) -> bool:
     """Whether nothing but SpotWarp's own files is here."""
     with os.scandir(workspace) as found:
         return all(entry.name == OWN for entry in found)
+
+
+def may_follow(fact: CheckpointFact) -> bool:
+    """Whether a checkpoint is of the kind that can come in after the command has started."""
+    return fact.cls in _LATER and fact.path.rpartition(b"/")[2].startswith(b"checkpoint-")
+
+
+def awaited(workspace: Path, repository: str, run: str, manifest: Manifest | None) -> tuple[bytes, ...]:
+    """What is noted as still to come in of `manifest`, the last snapshot.
+
+    Where the note is damaged it may be any checkpoint that can follow: rather one too many comes back than one that was
+    to come is taken for deleted.
+    """
+    known = localstate.awaited(workspace, repository, run)
+    if known is not None:
+        return known
+    return tuple(fact.path for fact in manifest.checkpoints if may_follow(fact)) if manifest is not None else ()

@@ -8,6 +8,7 @@ the next start goes on with them. What the command made under the same name, or 
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import threading
@@ -18,11 +19,12 @@ from typing import Final
 import msgspec
 
 from spotwarp.clock import Clock
-from spotwarp.errors import CorruptObject, Interrupted, ObjectMissing, SpotWarpError, UnsupportedFormat
+from spotwarp.errors import CorruptObject, Interrupted, ObjectMissing, SpotWarpError, UnsupportedFormat, WorkspaceFault
 from spotwarp.execution import localstate
 from spotwarp.execution.checkpoints import step_of
 from spotwarp.execution.localstate import runtime
 from spotwarp.execution.syncing.judging import file_system_time
+from spotwarp.execution.workspace import awaited, may_follow
 from spotwarp.model import human_bytes
 from spotwarp.persistence.beneath import Tree, ancestors, split
 from spotwarp.persistence.content import digests_of
@@ -37,7 +39,6 @@ from spotwarp.persistence.statcache import Record
 from spotwarp.persistence.store.api import Store
 
 _AGAIN_S: Final = 30.0
-_LATER: Final = ("resumable", "weights-only", "unknown")
 _NICE: Final = 10
 _MOST_STATE: Final = 64 << 20
 
@@ -74,10 +75,10 @@ def _older(facts: Sequence[CheckpointFact], best: CheckpointFact, root: Path) ->
     known = {fact.path for fact in facts}
     with Tree(root) as tree:
         for fact in facts:
-            step = step_of(fact.path) if split(fact.path)[1].startswith(b"checkpoint-") else None
+            step = step_of(fact.path) if may_follow(fact) else None
             older = step is not None and best.step is not None and step < best.step
             alone = not known & set(ancestors(fact.path))
-            if older and alone and fact.cls in _LATER and tree.lstat(fact.path) is None:
+            if older and alone and tree.lstat(fact.path) is None:
                 yield fact.path
 
 
@@ -130,6 +131,8 @@ class Arrivals:
         is told of the files that came in."""
         self._root, self._repository, self._run, self._manifest = root, repository, run, manifest
         self._clock, self._say, self._turn, self._written = clock, say, turn, written
+        self._noted = {*paths, *awaited(root, repository.identity.id, run, manifest)}
+        """Those, and what cannot be brought in from here because it is not whole there."""
         steps = {fact.path: fact.step or 0 for fact in manifest.checkpoints}
         self._left = sorted(paths, key=lambda path: steps.get(path, 0), reverse=True)
         self._sizes = {path: sum(e.size for e in tabled(manifest.entries).beneath(path)) for path in paths}
@@ -232,17 +235,18 @@ class Arrivals:
         """In place, or moot. A death before this is noted is no harm: what is here is not awaited."""
         self._left.remove(path)
         self._done, self._trouble = 0, ""
-        localstate.await_only(self._root, self._repository.identity.id, self._run, self._left)
+        self._noted.discard(path)
+        with contextlib.suppress(WorkspaceFault):  # no room for a shorter note: the longer one does no harm
+            localstate.await_only(self._root, self._repository.identity.id, self._run, self._noted)
 
 
 def still_awaited(root: Path, repository: str, run: str, manifest: Manifest) -> tuple[bytes, ...]:
-    """What earlier lives left for later and is not here yet, as far as the last snapshot has it; noted anew."""
-    known = localstate.awaited(root, repository, run)
-    if not known:
+    """What earlier lives left for later and is not here yet, as far as the last snapshot has it whole; noted anew."""
+    if not (known := awaited(root, repository, run, manifest)):
         return ()
-    facts = {fact.path for fact in manifest.checkpoints}
+    facts = {fact.path: fact for fact in manifest.checkpoints}
     with Tree(root) as tree:
         left = tuple(path for path in known if path in facts and tree.lstat(path) is None)
-    if left != known:
+    with contextlib.suppress(WorkspaceFault):  # see `_forget`
         localstate.await_only(root, repository, run, left)
-    return left
+    return tuple(path for path in left if may_follow(facts[path]))

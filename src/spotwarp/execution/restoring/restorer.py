@@ -26,6 +26,7 @@ from spotwarp.execution.syncing.judging import blocking
 from spotwarp.execution.workspace import (
     Choice,
     Difference,
+    awaited,
     compare,
     decide,
     is_empty,
@@ -139,7 +140,7 @@ class Restorer:
 
     def _left(self, head: Head) -> tuple[Snapshot | None, Manifest | None, tuple[bytes, ...]]:
         """The last snapshot, its manifest, and what of it is still to come in."""
-        if not localstate.awaited(self._root, self._repository.identity.id, self._log.run):
+        if localstate.awaited(self._root, self._repository.identity.id, self._log.run) == ():
             return None, None, ()
         manifest = manifest_at(self._repository, self._log, head.state.snapshot)
         if manifest is None:
@@ -252,8 +253,10 @@ class Restorer:
     ) -> FetchReport:
         """Fetch what differs, verify it, set `clear` aside, move everything into place.
 
-        The checkpoints `later` are left for `arrivals`; None: some paths only, and nothing is known of the rest.
+        The checkpoints `later` are left for `arrivals`, if there is room to note it; None: some paths only, and nothing
+        is known of the rest.
         """
+        later = self._await_too(difference.manifest, later)
         left, wanted = _apart(difference.fetch, later or ())
         size, spare = sum(e.size for e in wanted), sum(room(e, _BLOCK) for e in left)
         self._say(f"restoring snapshot {snapshot.n} ({len(wanted)} entries, {human_bytes(size)})")
@@ -273,12 +276,11 @@ class Restorer:
         paths = sorted(set(clear))
         text = tuple(p.decode("latin-1") for p in paths)
         marker = Restoring(marker.run, marker.repository, position, "clearing", text)
-        if later:  # before the next start would finish this without them, and take them for deleted
-            self._await_only(later)
         self._mark(marker)
         self._place(marker, paths)
-        if later is not None and not later:
-            self._await_only(())
+        if later is not None:
+            with contextlib.suppress(WorkspaceFault):  # noted is more than that, all of which is here
+                self._await_only(later)
         self._seed(difference.manifest)
         if lacking := withheld(difference.manifest.skipped, self._root, self._config.secrets):
             self._say(lacking)
@@ -318,7 +320,19 @@ class Restorer:
             localstate.save(self._own / localstate.STATE, origin)
         localstate.remove(self._own / localstate.RESTORING)
 
-    def _await_only(self, paths: Sequence[bytes]) -> None:
+    def _await_too(self, manifest: Manifest, later: Sequence[bytes] | None) -> Sequence[bytes] | None:
+        """`later`, noted before anybody could take it for deleted, beside what an earlier life noted; nothing of it
+        where there is no room for the note."""
+        if not later:
+            return later
+        try:
+            self._await_only({*later, *awaited(self._root, self._repository.identity.id, self._log.run, manifest)})
+        except WorkspaceFault as fault:
+            self._say(f"{fault.message}; the command waits until everything is restored")
+            return ()
+        return later
+
+    def _await_only(self, paths: Iterable[bytes]) -> None:
         localstate.await_only(self._root, self._repository.identity.id, self._log.run, paths)
 
     def _mark(self, marker: Restoring) -> None:

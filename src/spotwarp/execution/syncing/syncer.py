@@ -31,6 +31,7 @@ from spotwarp.execution.syncing.measuring import Measuring
 from spotwarp.execution.syncing.room import shortage
 from spotwarp.execution.syncing.unstored import dirty_bytes
 from spotwarp.execution.syncing.versions import End, Moment, WholeVersions
+from spotwarp.execution.workspace import awaited
 from spotwarp.persistence import fork
 from spotwarp.persistence.backup import Carry, Cutoff, Judge, Pages, Progress, Uploaded, backup, unchanged
 from spotwarp.persistence.excludes import Excludes
@@ -218,7 +219,7 @@ class Syncer:
             excludes, judge = Excludes(self._excludes()), self._judge(base, self._config.settle_s)
             found = unchanged(
                 root=self._root, base=base.manifest, cache=self._cache, excludes=excludes, judge=judge,
-                clock=self._clock, recheck_s=0.0, awaited=self._awaited(),
+                clock=self._clock, recheck_s=0.0, awaited=self._awaited(base),
             )  # fmt: skip
             if found is None:
                 return None
@@ -350,7 +351,7 @@ class Syncer:
             recheck_s=how.recheck_s,
             versions=WholeVersions(base.number or self._parent, how.at, self._waiting),
             pages=self._pages,
-            awaited=self._awaited(),
+            awaited=self._awaited(base),
         )
         limited = self._config.limits.bandwidth
         if not limited and uploaded.stored_bytes >= _TELLING and uploaded.duration_s > 0:
@@ -460,8 +461,8 @@ class Syncer:
             self.facts.error = words
             self.facts.error_since = self.facts.error_since or self._clock.wall().isoformat(timespec="seconds")
 
-    def _awaited(self) -> tuple[bytes, ...]:
-        return localstate.awaited(self._root, self._repository.identity.id, self._log.run)
+    def _awaited(self, base: Base) -> tuple[bytes, ...]:
+        return awaited(self._root, self._repository.identity.id, self._log.run, base.manifest)
 
     def idle(self) -> None:
         """Return once no sync is at work."""
