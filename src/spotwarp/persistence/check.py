@@ -21,7 +21,7 @@ from spotwarp.persistence.listing import sizes
 from spotwarp.persistence.manifest import NO_BASE, Blob, Manifest, PackRef, decode
 from spotwarp.persistence.parallel import each
 from spotwarp.persistence.reads import Bases, decoded, merged, twice, whole
-from spotwarp.persistence.store.api import Store
+from spotwarp.persistence.store.api import Buffer, Store
 
 FILES_NAMED: Final = 20
 """How many files a problem names."""
@@ -240,11 +240,20 @@ class _Check:
             blobs.append(replace(base, pack=len(packs)))
             packs.append(ref)
         bases = Bases(self._store, packs, blobs)
+        theirs: set[bytes] = set()
+        """Digests of blobs whose base is damaged: the fault of the base's pack, which names all files."""
+
+        def base_of(blob: Blob) -> Buffer | CorruptObject | UnsupportedFormat | None:
+            found = bases.of(blob)
+            if isinstance(found, CorruptObject | UnsupportedFormat):
+                theirs.add(blob.digest)
+            return found
+
         reads = merged(blobs, range(len(rows)))
         bad: dict[_Row, str] = {}
         for read in reads:
-            for index, data in decoded(self._store, pack.key, read, blobs, bases.of):
-                if isinstance(data, CorruptObject | UnsupportedFormat):
+            for index, data in decoded(self._store, pack.key, read, blobs, base_of):
+                if isinstance(data, CorruptObject | UnsupportedFormat) and blobs[index].digest not in theirs:
                     bad[rows[index]] = data.message
         if bad:
             what = f"{len(bad)} of {len(rows)} blobs are damaged; the first: {bad[min(bad)]}"

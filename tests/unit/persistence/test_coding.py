@@ -15,6 +15,7 @@ from spotwarp.errors import CorruptObject
 from spotwarp.persistence.backup import BackupOptions, Mode, Uploaded, live, pages
 from spotwarp.persistence.backup.coding import _as_before
 from spotwarp.persistence.backup.saves import KEY_SAVES
+from spotwarp.persistence.check import check
 from spotwarp.persistence.codec import DELTA, PATCH, PLANES, RAW
 from spotwarp.persistence.cuts import CHUNK
 from spotwarp.persistence.held import Held, look
@@ -179,6 +180,24 @@ def test_damage_of_a_base_names_both(root: Path, tmp_path: Path) -> None:
         run.restored(tmp_path / "r")
     assert pack.id in caught.value.message
     assert "checkpoint-2/model.safetensors" in caught.value.message
+
+
+def test_a_damaged_base_is_the_fault_of_its_pack_alone(root: Path) -> None:
+    run = backups(root)
+    save(root, 1)
+    run.take()
+    save(root, 2)
+    taken = run.take()
+    base = taken.manifest.blobs[of_step(taken, 2).base]
+    pack = taken.manifest.packs[base.pack]
+    (key,) = [meta.key for meta in run.calls.list("") if meta.key.endswith(pack.id)]
+    data = bytearray(run.calls.get(key))
+    data[base.offset + base.stored // 2] ^= 1
+    run.calls.put(key, bytes(data))
+    snapshot = 2, taken.manifest_id, taken.address
+    (problem,) = check(store=run.calls, run="main", snapshots=[snapshot], read_data=True).problems
+    assert problem.key == key
+    assert set(problem.files) == {b"checkpoint-%d/model.safetensors" % step for step in (1, 2)}
 
 
 # ------------------------------------------------------------------------------------------ rewritten in places
