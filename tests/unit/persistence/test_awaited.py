@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spotwarp.execution.syncing.judging import judge_all
-from spotwarp.persistence.manifest import CheckpointFact
+from spotwarp.persistence.manifest import CheckpointFact, without_packs
 from spotwarp.persistence.scan import Scanned
 from spotwarp.persistence.table import Table
 from spotwarp.testing.backups import Backups
@@ -93,3 +93,25 @@ def test_when_it_has_come_in_nothing_is_new(work: Path, tmp_path: Path) -> None:
     backups.take(awaited=[OLD])
     (tmp_path / "kept").rename(work / "out/checkpoint-10")
     assert backups.take().unchanged
+
+
+def test_damage_takes_no_more_of_it_than_it_hit(work: Path, tmp_path: Path) -> None:
+    """What is awaited has no other copy than the store's: it stays, and says what it lacks."""
+    backups = Backups(work, judge=judge)
+    old = without_old(backups, work)
+    base, lost = backups.base, OLD + b"/optimizer.pt"
+    assert base is not None
+    entry = next(one for one in base.entries if one.path == lost)
+    pack = base.packs[base.blobs[entry.extents[0].blob].pack].id
+    hit = {one.path for one in base.entries for x in one.extents if base.packs[base.blobs[x.blob].pack].id == pack}
+    backups.base = without_packs(base, frozenset({pack}))
+    for taken in (backups.take(awaited=[OLD]), backups.take(awaited=[OLD])):
+        facts = {fact.path: fact for fact in taken.manifest.checkpoints}
+        assert (facts[OLD].cls, facts[OLD].step) == ("torn", 10)
+        assert "was found damaged in the store" in facts[OLD].reason
+        assert facts[NEW].cls == "resumable", "sent again"
+        assert {one.path for one in taken.skipped if one.unreadable} == {path for path in hit if path in old}
+    assert taken.unchanged
+    kept = beneath(backups.restored(tmp_path / "r"), OLD)
+    assert kept == {path: node for path, node in old.items() if path not in hit}
+    assert kept, "all that is sound"

@@ -18,7 +18,7 @@ from spotwarp.persistence.backup import BackupOptions, Cutoff
 from spotwarp.persistence.backup.versions import Versions
 from spotwarp.persistence.cuts import CHUNK
 from spotwarp.persistence.entries import checked, renamed_for_torn
-from spotwarp.persistence.manifest import CheckpointFact, FileFact, without_packs
+from spotwarp.persistence.manifest import CheckpointFact, FileFact, is_damaged, without_packs
 from spotwarp.persistence.scan import Scanned
 from spotwarp.persistence.store.api import Buffer
 from spotwarp.persistence.table import Table
@@ -177,7 +177,8 @@ def test_a_checkpoint_with_a_damaged_part_is_nothing_to_fall_back_to(tmp_path: P
         left = without_packs(manifest, frozenset({bad}))
         paths = {entry.path for entry in left.entries}
         whole = {NAME.encode() + b"/big", NAME.encode() + b"/state"} <= paths
-        assert [fact.path for fact in left.checkpoints] == ([NAME.encode()] if whole else [])
+        assert [(fact.path, is_damaged(fact)) for fact in left.checkpoints] == [(NAME.encode(), not whole)]
+        assert {one.path for one in left.skipped} == {one.path for one in manifest.entries} - paths
         assert [fact.path for fact in left.versions] == ([b"last.ckpt"] if b"last.ckpt" in paths else [])
     assert len(sizes) > 2
 

@@ -238,7 +238,7 @@ def backup(
     kept, facts = coming.stand_in(kept), coming.joined(facts)
     tally = Tally(seen, belief.held)
     made = index.manifest(tally.pass_on(kept), version=FORMAT_VERSION, run=run, generation=generation)
-    skipped = (*seen.skipped, *found.unreadable, *whole.left_out(), *(late.skipped() if late else ()))
+    skipped = (*seen.skipped, *coming.skipped, *found.unreadable, *whole.left_out(), *(late.skipped() if late else ()))
     manifest = msgspec.structs.replace(made, checkpoints=facts, skipped=_sorted(skipped), versions=whole.facts())
     uploads.check()
     same = not always and base is not None and equal(manifest, base)
@@ -425,7 +425,8 @@ def _nothing_new(
     The common case, and cheap; None when it needs a closer look.
     """
     sums = cache.quiet(seen.entries, base, belief.held, belief.since)
-    if sums is None or tuple(seen.skipped) != base.skipped or any(fact.kept for fact in base.versions):
+    skipped = _sorted((*seen.skipped, *coming.skipped))
+    if sums is None or skipped != base.skipped or any(fact.kept for fact in base.versions):
         return None
     whole = demoted(facts, broken(facts, seen, Found(), tree.lstat, tree.names))
     return sums if coming.joined(whole) == base.checkpoints else None

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge
 
 from spotwarp.persistence.backup.outcome import Kept, as_before
-from spotwarp.persistence.beneath import split
+from spotwarp.persistence.beneath import ancestors, split
 from spotwarp.persistence.manifest import DIRECTORY, CheckpointFact, Manifest, is_model, tabled
 from spotwarp.persistence.scan import Scanned
 from spotwarp.persistence.table import Table
@@ -29,6 +29,8 @@ class Awaited:
         self._paths = tuple(sorted(path for path in paths if path in facts and _is_awaited(path, seen)))
         self._facts = tuple(facts[path] for path in self._paths)
         self._base = base
+        self.skipped = tuple(one for one in base.skipped if self._has(one.path)) if base is not None else ()
+        """What the base lacks of it, and why: damage that was found in the store takes no more than what it hit."""
 
     def joined(self, facts: Sequence[CheckpointFact]) -> tuple[CheckpointFact, ...]:
         """The checkpoints of the snapshot: `facts`, and what is awaited."""
@@ -43,6 +45,9 @@ class Awaited:
         entries = tabled(self._base.entries)
         carried: list[Iterator[Kept]] = [map(as_before, entries.beneath(path)) for path in self._paths]
         return merge(kept, *carried, key=lambda one: one.entry.path)
+
+    def _has(self, path: builtins.bytes) -> bool:
+        return bool(self._paths) and not {path, *ancestors(path)}.isdisjoint(self._paths)
 
 
 def _is_awaited(path: builtins.bytes, seen: Table[Scanned]) -> bool:

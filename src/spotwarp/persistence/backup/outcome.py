@@ -20,7 +20,17 @@ from spotwarp.persistence.backup.plan import BUNDLED, KEEP, NAMED, REST, Belief,
 from spotwarp.persistence.backup.reading import Content, Found
 from spotwarp.persistence.entries import shown
 from spotwarp.persistence.held import Held
-from spotwarp.persistence.manifest import DIRECTORY, FILE, CheckpointFact, Entry, Manifest, Skipped, is_model, tabled
+from spotwarp.persistence.manifest import (
+    DIRECTORY,
+    FILE,
+    CheckpointFact,
+    Entry,
+    Manifest,
+    Skipped,
+    is_damaged,
+    is_model,
+    tabled,
+)
 from spotwarp.persistence.scan import Scan, Scanned, names_hash
 from spotwarp.persistence.statcache import Record, StatCache
 from spotwarp.persistence.table import Cursor, apart
@@ -136,7 +146,8 @@ class Late:
         self._paths, self._base = paths, base
         self._groups = Groups(fact for fact in facts if not is_model(fact))
         self._hit = {self._groups.of(path) for path in paths} - {REST}
-        self._before = [fact for fact in base.checkpoints if not is_model(fact)] if base else []
+        before = base.checkpoints if base else ()
+        self._before = [fact for fact in before if not (is_model(fact) or is_damaged(fact))]
         self._saved = {fact.path for fact in self._before} & self._hit
         gone = self._hit | {path.rpartition(b"/")[0] for path in paths}
         stay = [fact for fact in facts if fact.path not in (gone if is_model(fact) else self._hit)]

@@ -14,6 +14,8 @@ FILE: Final = 0
 DIRECTORY: Final = 1
 SYMLINK: Final = 2
 
+_DAMAGED: Final = "was found damaged in the store"
+
 NO_BASE: Final = -1
 """A blob that is decoded by itself."""
 
@@ -92,6 +94,11 @@ def is_model(fact: CheckpointFact) -> bool:
     return fact.step is None and fact.cls == "weights-only"
 
 
+def is_damaged(fact: CheckpointFact) -> bool:
+    """Whether it lacks what the store lost: as it was, it is nowhere."""
+    return fact.cls == "torn" and fact.reason.endswith(_DAMAGED)
+
+
 class FileFact(msgspec.Struct, array_like=True, frozen=True):
     """A file that is stored in whole versions only, and is here in one."""
 
@@ -161,29 +168,43 @@ def weight(entry: Entry) -> int:
 
 
 def without_packs(manifest: Manifest, packs: frozenset[str]) -> Manifest:
-    """`manifest` less every blob in `packs` (ids) or with its base there, every file that needs one, and every
-    checkpoint that has such a file: what may still be referred to."""
+    """`manifest` less every blob in `packs` (ids) or with its base there, and every file that needs one: what may still
+    be referred to. Such a file is named as skipped; a checkpoint that has one is torn, and a model with one is none."""
     bad = {number for number, ref in enumerate(manifest.packs) if ref.id in packs}
     blobs = manifest.blobs
     good = [b.pack not in bad for b in blobs]
     left = [n for n, b in enumerate(blobs) if good[n] and (b.base == NO_BASE or good[b.base])]
     numbers = {old: new for new, old in enumerate(left)} | {NO_BASE: NO_BASE}
     entries = builder()
-    lost: set[bytes] = set()
+    skipped: list[Skipped] = []
+    lost: dict[bytes, bytes] = {}
     for entry in manifest.entries:
         if all(x.blob in numbers for x in entry.extents):
             extents = tuple(msgspec.structs.replace(x, blob=numbers[x.blob]) for x in entry.extents)
             entries.add(msgspec.structs.replace(entry, extents=extents))
         else:
+            skipped.append(Skipped(entry.path, _DAMAGED, unreadable=True))
             above = entry.path
             while above and above not in lost:
-                lost.add(above)
+                lost[above] = entry.path
                 above = above.rpartition(b"/")[0]
     return msgspec.structs.replace(
         manifest,
         blobs=tuple(msgspec.structs.replace(blobs[old], base=numbers[blobs[old].base]) for old in left),
         entries=entries.table(),
-        checkpoints=tuple(fact for fact in manifest.checkpoints if fact.path not in lost),
+        checkpoints=tuple(
+            _damaged(fact, lost[fact.path]) if fact.path in lost else fact
+            for fact in manifest.checkpoints
+            if not (fact.path in lost and is_model(fact))
+        ),
+        skipped=tuple(sorted((*manifest.skipped, *skipped), key=lambda one: one.path)),
         versions=tuple(fact for fact in manifest.versions if fact.path not in lost),
         shared=tuple(one for one in manifest.shared if one.pack.id not in packs),
     )
+
+
+def _damaged(fact: CheckpointFact, path: bytes) -> CheckpointFact:
+    if fact.cls == "torn":
+        return fact
+    name = path[len(fact.path) + 1 :].decode("utf-8", "backslashreplace")
+    return msgspec.structs.replace(fact, cls="torn", reason=f"{name} {_DAMAGED}")
