@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
 import re
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -34,6 +36,8 @@ from spotwarp.testing.stores import MemoryStore
 
 ROUNDS = 300
 DIGEST = bytes(range(16))
+NUMBERS = (-1, 0, 1, 2, 8, 28, 2**63 - 1, 2**63, 2**64 - 1)
+TEXTS = (b"", b"a0", b"a1", b"b0", b"b1", bytes([0] * 16), bytes([1] * 16))
 MANIFEST = Manifest(
     0,
     "main",
@@ -120,6 +124,45 @@ def test_what_is_read_of_a_manifest_can_be_restored_or_is_refused(tmp_path: Path
         into = tmp_path / f"r{number}"
         survives(lambda into=into: backups.restored(into))  # type: ignore[misc]
     assert all(re.match(r"r\d+", path.name) for path in tmp_path.iterdir())
+
+
+def two_parts(rng: random.Random) -> bytes:
+    """A manifest of two segments that name the same three blobs, the last coded with the first; some of it untrue."""
+    ref = ["main", "1-" + "0" * 32, 100]
+    parts: list[list[list[list[Any]]]] = []
+    for path in (b"a", b"b"):
+        blobs: list[list[Any]] = [[0, 8 + 20 * n, 20, 0, 20, bytes([n] * 16), -1] for n in range(3)]
+        blobs[2][3], blobs[2][6] = 3, 0
+        parts.append([[ref], blobs, [[path + b"%d" % n, 0, 0o644, 5, 20, [[0, 20, n, 0]]] for n in range(3)]])
+    for _ in range(rng.randrange(4)):
+        row = rng.choice(rng.choice(rng.choice(parts)[1:]))
+        field = rng.choice([n for n, one in enumerate(row) if isinstance(one, (int, bytes))])
+        row[field] = rng.choice(NUMBERS if isinstance(row[field], int) else TEXTS)
+    coded = [zstandard.ZstdCompressor().compress(msgspec.msgpack.encode(part)) for part in parts]
+    places = [[part[2][0][0], len(part[2]), len(data)] for part, data in zip(parts, coded, strict=True)]
+    head = zstandard.ZstdCompressor().compress(msgspec.msgpack.encode([0, "main", 1, [ref], places, [], []]))
+    return assembled(head, b"".join(coded))
+
+
+def test_parts_of_a_manifest_that_contradict_each_other(tmp_path: Path) -> None:
+    """What passes the decoder is one thing: paths ascend, every blob is what all parts say, no base has a base."""
+    rng, backups, passed = random.Random(14), Backups(tmp_path), 0
+    for number in range(ROUNDS):
+        try:
+            found = manifest.decode(two_parts(rng), "it")
+        except SpotWarpError:
+            continue
+        passed += 1
+        paths = [one.path for one in found.entries]
+        assert paths == sorted(set(paths))
+        assert len({(blob.pack, blob.offset) for blob in found.blobs}) == len(found.blobs)
+        assert all(blob.base < 0 or found.blobs[blob.base].base < 0 for blob in found.blobs)
+        for one in found.entries:
+            assert all(x.inner + x.length <= found.blobs[x.blob].raw for x in one.extents)
+        if number % 10 == 0:
+            backups.base = found
+            survives(lambda into=tmp_path / f"r{number}": backups.restored(into))  # type: ignore[misc]
+    assert 0 < passed < ROUNDS
 
 
 def test_packs_of_any_content() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 import msgspec
 from msgspec.structs import force_setattr, replace
@@ -27,6 +28,8 @@ class _Record(msgspec.Struct, array_like=True, frozen=True):
 
 
 _decoder = msgspec.msgpack.Decoder(_Record)
+_END: Final = 1 << 63
+"""Sizes, offsets and times are below this, as everywhere in an operating system."""
 
 
 class Records(Table[Entry]):
@@ -56,18 +59,19 @@ class _Union:
         self._blobs: dict[tuple[int, int], int] = {}
 
     def add(self, packs: Sequence[PackRef], blobs: Sequence[Blob]) -> array[int]:
-        """The numbers of a segment's blobs."""
+        """The numbers of a segment's blobs. Raises `CorruptObject` when an earlier one says other things of a blob.
+
+        So no blob has a base that has one, as long as that is true of each segment by itself.
+        """
         refs = [self.packs.setdefault(ref, len(self.packs)) for ref in packs]
-        numbers = array("I")
-        for blob in blobs:
-            place = refs[blob.pack], blob.offset
-            number = self._blobs.setdefault(place, len(self.blobs))
-            numbers.append(number)
+        places = [(refs[blob.pack], blob.offset) for blob in blobs]
+        numbers = array("I", [self._blobs.setdefault(place, len(self._blobs)) for place in places])
+        for blob, place, number in zip(blobs, places, numbers, strict=True):
+            made = replace(blob, pack=place[0], base=NO_BASE if blob.base == NO_BASE else numbers[blob.base])
             if number == len(self.blobs):
-                self.blobs.append(replace(blob, pack=place[0]))
-        for blob, number in zip(blobs, numbers, strict=True):
-            if blob.base != NO_BASE:
-                self.blobs[number] = replace(self.blobs[number], base=numbers[blob.base])
+                self.blobs.append(made)
+            elif self.blobs[number] != made:
+                raise CorruptObject("two of its parts say different things of one blob")
         return numbers
 
 
@@ -142,7 +146,8 @@ def recorded(entries: Iterable[Entry], packs: Sequence[PackRef], blobs: Sequence
 def read(segments: Sequence[Segment]) -> tuple[Records, tuple[PackRef, ...], tuple[Blob, ...]]:
     """The entries in `segments`, and the packs and blobs they need. Raises `CorruptObject`.
 
-    Every index points inside its table, and the entries are in order: who goes over them later meets no surprise.
+    Every index points inside its table, every number is one that a system can have, the segments agree about what they
+    share, and the entries are in order, each path once: who goes over them later meets no surprise.
     """
     union = _Union()
     numbers: dict[bytes, array[int]] = {}
@@ -157,9 +162,11 @@ def read(segments: Sequence[Segment]) -> tuple[Records, tuple[PackRef, ...], tup
 
 
 def _check_blobs(record: _Record) -> None:
-    packs, blobs = len(record.packs), record.blobs
+    packs, blobs = record.packs, record.blobs
     for blob in blobs:
-        if not 0 <= blob.pack < packs or min(blob.offset, blob.stored, blob.raw) < 0:
+        if not 0 <= blob.pack < len(packs) or min(blob.offset, blob.stored, blob.raw) < 0 or blob.raw >= _END:
+            raise CorruptObject("it has a blob outside its packs")
+        if blob.offset + blob.stored > packs[blob.pack].size:
             raise CorruptObject("it has a blob outside its packs")
         if blob.base != NO_BASE and not (0 <= blob.base < len(blobs) and blobs[blob.base].base == NO_BASE):
             raise CorruptObject("it has a blob whose base is none")
@@ -168,8 +175,10 @@ def _check_blobs(record: _Record) -> None:
 def _check_entries(record: _Record, last: bytes) -> bytes:
     blobs = record.blobs
     for entry in record.entries:
-        if entry.path < last:
-            raise CorruptObject("it has its entries in another order than that of their paths")
+        if entry.path <= last:
+            raise CorruptObject("it has its entries in another order than that of their paths, or one twice")
+        if not 0 <= entry.size < _END or entry.mtime_ns >= _END:
+            raise CorruptObject("it has a file of a size or time that none can have")
         last = entry.path
         for extent in entry.extents:
             if not 0 <= extent.blob < len(blobs) or min(extent.offset, extent.length, extent.inner) < 0:

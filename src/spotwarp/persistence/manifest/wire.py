@@ -28,10 +28,11 @@ from spotwarp.persistence.manifest.rows import (
     Skipped,
 )
 from spotwarp.persistence.store.api import Buffer
-from spotwarp.persistence.table import Segment, plausible
+from spotwarp.persistence.table import LIMIT, Segment, plausible
 
 MAX_HEAD: Final = 1 << 30
 """Upper bound in bytes of a decompressed head; a larger announcement is damage, not data."""
+_END: Final = 1 << 63
 INLINE: Final = -1
 """Stands for a pack: the segment lies behind the head."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -78,7 +79,7 @@ def encode(manifest: Manifest) -> bytes:
     inline: list[Buffer] = []
     for segment in recorded(manifest.entries, manifest.packs, manifest.blobs).segments:
         size, one = len(segment.data), shared.get(segment.first)
-        if one is None:
+        if one is None or one.digest != digest(segment.data):  # what lies there is another version of this part
             inline.append(segment.data)
             places.append(_Place(segment.first, segment.count, size))
         else:
@@ -138,15 +139,16 @@ def _checked(data: bytes, name: str, expected: str | None) -> tuple[_Head, memor
         raise CorruptObject(f"{name} is not the manifest its snapshot entry names (hash differs)")
     head, body = _head(unsealed(data, Kind.MANIFEST, name), name)
     for ref in head.packs:
-        if not _NAME.fullmatch(ref.run) or not _ID.fullmatch(ref.id) or ref.size < 0:
+        if not _NAME.fullmatch(ref.run) or not _ID.fullmatch(ref.id) or not 0 <= ref.size < _END:
             raise CorruptObject(f"{name} names a pack that cannot be one: {ref.id!r}")
+    if len({(ref.run, ref.id) for ref in head.packs}) < len(head.packs):
+        raise CorruptObject(f"{name} names a pack twice")
     return head, body
 
 
 def _segments(head: _Head, body: memoryview, fetch: Fetch | None) -> tuple[list[Segment], tuple[Shared, ...]]:
     away = [place for place in head.segments if place.pack != INLINE]
-    if any(not 0 <= place.pack < len(head.packs) or min(place.offset, place.stored) < 0 for place in away):
-        raise CorruptObject("a part of it lies outside its packs")
+    _check_away(away, head.packs)
     if away and fetch is None:
         raise CorruptObject("a part of it lies elsewhere")
     blobs = [Blob(one.pack, one.offset, one.stored, 0, one.length, one.digest, NO_BASE) for one in away]
@@ -154,7 +156,7 @@ def _segments(head: _Head, body: memoryview, fetch: Fetch | None) -> tuple[list[
     segments: list[Segment] = []
     at = 0
     for place in head.segments:
-        if place.count < 1 or place.length < 1 or (segments and place.first < segments[-1].first):
+        if place.count < 1 or place.length < 1 or (segments and place.first <= segments[-1].first):
             raise CorruptObject("a table's directory does not fit its segments")
         if place.pack != INLINE:
             segments.append(Segment(place.first, place.count, next(fetched)))
@@ -167,6 +169,20 @@ def _segments(head: _Head, body: memoryview, fetch: Fetch | None) -> tuple[list[
         raise CorruptObject("there is more than a table's directory knows of")
     shared = tuple(Shared(one.first, head.packs[one.pack], one.offset, one.stored, one.digest) for one in away)
     return segments, shared
+
+
+def _check_away(places: Sequence[_Place], packs: Sequence[PackRef]) -> None:
+    """Raise `CorruptObject` unless `places` lie side by side in `packs`: so they are had in no more memory than what
+    lies there takes, however little it took to name it often."""
+    if any(not 0 <= place.pack < len(packs) or place.offset < 0 for place in places):
+        raise CorruptObject("a part of it lies outside its packs")
+    end = (0, 0)
+    for place in sorted(places, key=lambda place: (place.pack, place.offset)):
+        start, end = end, (place.pack, place.offset + place.stored)
+        if (place.pack, place.offset) < start or not 1 <= place.length <= place.stored <= LIMIT:
+            raise CorruptObject("a part of it lies where another one does, or is not as long as it says")
+        if end[1] > packs[place.pack].size:
+            raise CorruptObject("a part of it lies outside its packs")
 
 
 def _head(body: memoryview, name: str) -> tuple[_Head, memoryview]:
