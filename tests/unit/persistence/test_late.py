@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spotwarp.errors import StoreUnavailable
-from spotwarp.persistence.backup import BackupOptions, Cutoff, Judge
+from spotwarp.persistence.backup import BackupOptions, Cutoff, Judge, cut_before
 from spotwarp.persistence.manifest import CheckpointFact
 from spotwarp.persistence.scan import Scanned
 from spotwarp.persistence.store.api import Buffer
@@ -176,6 +176,23 @@ def test_what_a_failed_backup_put_is_not_put_again(work: Path, tmp_path: Path, f
     assert {pack.id for pack in uploaded.new_packs} >= set(), "the reading back covers what was carried"
     assert sum(pack.size for pack in uploaded.new_packs) == pytest.approx(total, rel=0.01)
     assert backups.restored(tmp_path / "r") == read_tree(work)
+
+
+@pytest.mark.parametrize(
+    ("deadline", "tail_s", "last", "rate", "cut"),
+    [
+        (100.0, 2.0, 0, None, 98.0),
+        (100.0, 2.0, 30 * MIB, None, 98.0),
+        (100.0, 2.0, 30 * MIB, MIB, 68.0),
+        (12.0, 4.0, 0, MIB, 11.0),  # half of the time there is, at most
+        (12.0, 4.0, 1 * MIB, MIB, 10.5),
+        (12.0, 4.0, 3 * MIB, MIB, 9.0),  # no time but for the manifest
+    ],
+)
+def test_what_comes_after_the_cut_is_reckoned_with(
+    deadline: float, tail_s: float, last: int, rate: float | None, cut: float
+) -> None:
+    assert cut_before(deadline, 10.0, tail_s, last, rate) == cut
 
 
 class Far(MemoryStore):

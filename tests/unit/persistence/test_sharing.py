@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spotwarp.errors import CorruptObject
-from spotwarp.persistence.backup import Uploaded, sharing
+from spotwarp.persistence.backup import Cutoff, Uploaded, own_size, sharing
 from spotwarp.persistence.encryption.cipher import Cipher
 from spotwarp.persistence.encryption.sealed import SealedStore
 from spotwarp.persistence.envelope import digest
@@ -15,6 +15,7 @@ from spotwarp.persistence.layout import pack_key
 from spotwarp.persistence.manifest import Manifest, Records, decode, encode, without_packs
 from spotwarp.persistence.reads import whole
 from spotwarp.testing.backups import Backups
+from spotwarp.testing.clocks import VirtualClock
 from spotwarp.testing.stores import MemoryStore
 from spotwarp.testing.trees import read_tree
 
@@ -91,6 +92,25 @@ def test_what_is_new_goes_into_a_pack_when_it_is_much(root: Path, tmp_path: Path
         assert len({one.pack for one in taken.manifest.shared}) <= 1 + turn + 1
     assert 0 in inside
     assert again(backups, taken) == taken.manifest
+    assert backups.restored(tmp_path / "r") == read_tree(root)
+
+
+def test_before_a_cut_no_pack_is_put_for_later_snapshots(root: Path, tmp_path: Path) -> None:
+    """After the cut only the manifest is on its way: what is new lies in it, and what lies in packs is left there."""
+    soon = Cutoff(VirtualClock(), lambda: 1e6)
+    backups = Backups(root)
+    assert backups.take(cutoff=soon).manifest.shared == ()
+    backups.base = None
+    before = backups.take(always=True).manifest.shared
+    assert before
+    for number in range(FILES // 2):
+        (root / f"file-{number:05}").write_text("changed\n")
+    taken = backups.take(cutoff=soon)
+    assert taken.manifest.shared
+    assert set(taken.manifest.shared) < set(before)
+    assert again(backups, taken) == taken.manifest
+    assert own_size(taken.manifest) == pytest.approx(taken.manifest_size, rel=0.2)
+    assert backups.take(cutoff=soon, always=True).manifest.shared == taken.manifest.shared
     assert backups.restored(tmp_path / "r") == read_tree(root)
 
 

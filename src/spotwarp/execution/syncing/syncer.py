@@ -33,7 +33,18 @@ from spotwarp.execution.syncing.unstored import dirty_bytes
 from spotwarp.execution.syncing.versions import End, Moment, WholeVersions
 from spotwarp.execution.workspace import awaited
 from spotwarp.persistence import fork
-from spotwarp.persistence.backup import Carry, Cutoff, Judge, Pages, Progress, Uploaded, backup, unchanged
+from spotwarp.persistence.backup import (
+    Carry,
+    Cutoff,
+    Judge,
+    Pages,
+    Progress,
+    Uploaded,
+    backup,
+    cut_before,
+    own_size,
+    unchanged,
+)
 from spotwarp.persistence.excludes import Excludes
 from spotwarp.persistence.manifest import (
     FILE,
@@ -56,9 +67,8 @@ from spotwarp.persistence.table import Table
 from spotwarp.values import spell
 
 TRIES = 4
-_TAIL_GUESS_S, _TAIL_LEAST_S, _TAIL_TIMES, _TAIL_MOST = 1.0, 1.0, 2.0, 0.5
-"""What is kept for committing and proving: so many times what it took last, so many seconds at least, and at most such
-a part of the time there is."""
+_TAIL_GUESS_S, _TAIL_LEAST_S, _TAIL_TIMES = 1.0, 1.0, 2.0
+"""What is kept for committing and proving: so many times what it took last, so many seconds at least."""
 _TELLING = 4 << 20
 """So many stored bytes say how fast storing is."""
 
@@ -232,17 +242,18 @@ class Syncer:
             return Synced(verified, entry, self._clock.monotonic() - started, found.skipped)
 
     def _cutoff(self, deadline: Callable[[], float | None] | None) -> Cutoff:
-        """When to stop moving bytes, so that the commit, its proof and the seal come before `deadline`."""
-        began = self._clock.monotonic()
+        """When to stop moving bytes, so that manifest, commit, proof and seal come before `deadline`."""
+        began, rate = self._clock.monotonic(), self._rate or self.measuring.known.up_bytes_s
 
         def until() -> float | None:
             end = deadline() if deadline is not None else None
             if end is None:
                 return None
-            return end - min(max(_TAIL_LEAST_S, _TAIL_TIMES * self._tail_s), (end - began) * _TAIL_MOST)
+            last = own_size(self._known.manifest) if self._known.manifest is not None else 0
+            return cut_before(end, began, max(_TAIL_LEAST_S, _TAIL_TIMES * self._tail_s), last, rate)
 
         # Under a limit only the link itself tells what a notice, which lifts it, will find.
-        return Cutoff(self._clock, until, self._rate or self.measuring.known.up_bytes_s)
+        return Cutoff(self._clock, until, rate)
 
     def _attempts(self, started: float, how: _How) -> Synced:
         problem: Exception | None = None

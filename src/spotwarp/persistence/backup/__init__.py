@@ -26,7 +26,7 @@ from spotwarp.persistence import manifest as manifests
 from spotwarp.persistence.backup.awaited import Awaited
 from spotwarp.persistence.backup.coding import Coding, Mode
 from spotwarp.persistence.backup.concurrency import START
-from spotwarp.persistence.backup.cutoff import Cutoff
+from spotwarp.persistence.backup.cutoff import Cutoff, cut_before
 from spotwarp.persistence.backup.lanes import Lanes
 from spotwarp.persistence.backup.outcome import (
     Late,
@@ -44,7 +44,7 @@ from spotwarp.persistence.backup.plan import Belief, Plan, apart, plan
 from spotwarp.persistence.backup.progress import Meter, Progress
 from spotwarp.persistence.backup.reading import Found, Reading
 from spotwarp.persistence.backup.share import CpuShare
-from spotwarp.persistence.backup.sharing import Packs, shared_out
+from spotwarp.persistence.backup.sharing import Packs, own_size, shared_out
 from spotwarp.persistence.backup.tally import Tally
 from spotwarp.persistence.backup.versions import VersionRule, Versions
 from spotwarp.persistence.beneath import Tree
@@ -73,6 +73,8 @@ __all__ = [
     "Progress",
     "Uploaded",
     "backup",
+    "cut_before",
+    "own_size",
     "unchanged",
 ]
 
@@ -215,7 +217,8 @@ def backup(
         if base is not None and (sums := _nothing_new(tree, seen, facts, coming, cache, base, belief)):
             refuse_stopped(cancel)
             if not always or _current(base, run):
-                put = _put_again(store, base, generation, cache, rng) if always else _Put("", "", 0)
+                hurried = cutoff is not None and cutoff.left() is not None
+                put = _put_again(store, base, generation, cache, rng, hurried) if always else _Put("", "", 0)
                 return _as_it_stands(base, put, sums, clock.monotonic() - started)
         cutoff, carry = cutoff or Cutoff(clock), carry or Carry()
         index = Index(base, carry.content)
@@ -242,7 +245,7 @@ def backup(
     manifest = msgspec.structs.replace(made, checkpoints=facts, skipped=_sorted(skipped), versions=whole.facts())
     uploads.check()
     same = not always and base is not None and equal(manifest, base)
-    put = _Put("", "", 0) if same else _put_manifest(store, manifest, base, rng)
+    put = _Put("", "", 0) if same else _put_manifest(store, manifest, base, rng, hurried=cutoff.left() is not None)
     manifest = base if same and base is not None else put.manifest or manifest
     _remember(tally, manifest, cache, pages)
     amounts = uploads.stored_bytes + put.size, meter.bytes
@@ -291,9 +294,9 @@ def _current(base: Manifest, run: str) -> bool:
     return (base.version, base.run) == (FORMAT_VERSION, run)
 
 
-def _put_again(store: Store, base: Manifest, generation: int, cache: StatCache, rng: Rng) -> _Put:
+def _put_again(store: Store, base: Manifest, generation: int, cache: StatCache, rng: Rng, hurried: bool) -> _Put:
     """Put a manifest that says what `base` does."""
-    put = _put_manifest(store, msgspec.structs.replace(base, generation=generation), base, rng)
+    put = _put_manifest(store, msgspec.structs.replace(base, generation=generation), base, rng, hurried=hurried)
     cache.stored_again(put.manifest or base)
     return put
 
@@ -432,10 +435,13 @@ def _nothing_new(
     return sums if coming.joined(whole) == base.checkpoints else None
 
 
-def _put_manifest(store: Store, manifest: Manifest, base: Manifest | None, rng: Rng) -> _Put:
-    """Put the manifest under a name that is used once, and before it the packs of what it shares with later ones."""
+def _put_manifest(store: Store, manifest: Manifest, base: Manifest | None, rng: Rng, *, hurried: bool) -> _Put:
+    """Put the manifest under a name that is used once, and before it the packs of what it shares with later ones.
+
+    `hurried`: a machine is about to go, and what is put after the cut is only what the commit needs.
+    """
     packs = Packs(store, manifest.run, manifest.generation, rng)
-    manifest = shared_out(manifest, base, packs)
+    manifest = shared_out(manifest, base, packs, hurried=hurried)
     data = manifests.encode(manifest)
     name = new_object_id(manifest.generation, rng)
     store.put(manifest_key(manifest.run, name), data)

@@ -17,6 +17,20 @@ _PARTS: Final = 8
 """A pack under a cut takes at most this part of the time left, so that most of what was sent by then counts."""
 
 
+_TAIL_MOST: Final = 0.5
+"""What is kept for committing and proving takes at most such a part of the time there is."""
+
+
+def cut_before(deadline: float, began: float, tail_s: float, last: int, rate: float | None) -> float:
+    """The cut of a backup that `began` then, so that everything after it is over at `deadline`. Pure.
+
+    After the cut the manifest is put, of about `last` bytes at `rate` (bytes a second; None: unknown, and nothing is
+    reckoned for it), and what takes `tail_s`. Without the manifest nothing counts, so it has all the time it needs.
+    """
+    put = deadline - (last / rate if rate else 0.0)
+    return put - min(tail_s, max(0.0, put - began) * _TAIL_MOST)
+
+
 class TimeUp(Exception):
     """The cut has come. Never leaves the backup."""
 

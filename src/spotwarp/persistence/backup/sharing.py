@@ -22,7 +22,7 @@ from spotwarp.persistence.layout import new_object_id, pack_key
 from spotwarp.persistence.manifest import Manifest, PackRef, Records, Shared
 from spotwarp.persistence.pack import PackBuilder, PackedBlob
 from spotwarp.persistence.store.api import Store
-from spotwarp.persistence.table import Segment
+from spotwarp.persistence.table import Segment, Table
 
 _LARGE: Final = 1 << 20
 """Bytes of segments in a manifest that shares none."""
@@ -69,13 +69,20 @@ class _Known:
         return [segment for segment, one in zip(self.segments, self.shared, strict=True) if one is None]
 
 
-def shared_out(manifest: Manifest, base: Manifest | None, packs: Packs) -> Manifest:
-    """`manifest` with its segments in packs where that pays."""
+def own_size(manifest: Manifest) -> int:
+    """About how many bytes of its entries `manifest` has in itself: what the next one on top of it has at least."""
+    segments = manifest.entries.segments if isinstance(manifest.entries, Table) else ()
+    return max(0, _size(segments) - sum(one.stored for one in manifest.shared))
+
+
+def shared_out(manifest: Manifest, base: Manifest | None, packs: Packs, *, hurried: bool = False) -> Manifest:
+    """`manifest` with its segments in packs where that pays; `hurried` puts none: that it pays later is no use now."""
     entries = manifest.entries
     if not isinstance(entries, Records) or _size(entries.segments) <= _LARGE:
         return manifest
     known = _known(entries.segments, base)
-    if not _few_packs(known) or _size(known.new) > max(_LARGE, _size(entries.segments) // _NEW):
+    much = not _few_packs(known) or _size(known.new) > max(_LARGE, _size(entries.segments) // _NEW)
+    if much and not hurried:
         shared = _stored(known if _few_packs(known) else _known(entries.segments, None), packs)
     else:
         shared = [one for one in known.shared if one is not None]
