@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from spotwarp.clock import Clock
-from spotwarp.config import Config
+from spotwarp.config import DIRECTORY, Config
 from spotwarp.errors import CorruptObject, SnapshotMissing, WorkspaceFault
 from spotwarp.execution import localstate
 from spotwarp.execution.localstate import Origin, Restoring, runtime
@@ -48,11 +48,12 @@ from spotwarp.persistence.runlog.entry import Snapshot
 from spotwarp.persistence.runlog.log import Head, RunLog
 from spotwarp.persistence.scan import scan
 from spotwarp.persistence.statcache import Record, StatCache
-from spotwarp.persistence.table import Cursor, TableBuilder
+from spotwarp.persistence.table import Cursor, Table, TableBuilder
 
 Say = Callable[[str], None]
 _NAMED = 5
 _BLOCK = 4096
+_OWN = DIRECTORY.encode() + b"/"
 
 
 class Restorer:
@@ -135,7 +136,7 @@ class Restorer:
         if snapshot is None or manifest is None or not left:
             return False
         rest = Difference(manifest, beneath(manifest, left), (), ())
-        self.put_in_place(snapshot, rest, (), position=head.state.snapshot)
+        self.put_in_place(snapshot, rest, (), position=head.state.snapshot, later=None)
         return True
 
     def _left(self, head: Head) -> tuple[Snapshot | None, Manifest | None, tuple[bytes, ...]]:
@@ -281,7 +282,7 @@ class Restorer:
         if later is not None:
             with contextlib.suppress(WorkspaceFault):  # noted is more than that, all of which is here
                 self._await_only(later)
-        self._seed(difference.manifest)
+        self._seed(difference.manifest, wanted, all_compared=later is not None)
         if lacking := withheld(difference.manifest.skipped, self._root, self._config.secrets):
             self._say(lacking)
         for skip in [one for one in difference.manifest.skipped if one.unreadable][:_NAMED]:
@@ -346,9 +347,24 @@ class Restorer:
         except WorkspaceFault as fault:
             self._say(f"{fault.message}; going on")
 
-    def _seed(self, manifest: Manifest) -> None:
-        """Let the stat cache know what was just restored, so that the first scan does not read it all again."""
-        seed_cache(self._root, manifest, self._config.exclude).save(self._own / localstate.STATCACHE, self._root)
+    def _seed(self, manifest: Manifest, installed: Iterable[Entry], *, all_compared: bool) -> None:
+        """Let the stat cache know what was just restored, so that the first scan does not read it all again.
+
+        Of SpotWarp's own files not all are compared; without `all_compared`, only what was `installed` is known.
+        """
+        path = self._own / localstate.STATCACHE
+        new = frozenset(one.path for one in installed if not all_compared or one.path.startswith(_OWN))
+
+        def known(path: bytes) -> bool:
+            return path in new or (all_compared and not path.startswith(_OWN))
+
+        records = seeds(self._root, manifest, self._config.exclude, known)
+        if all_compared:
+            cache = StatCache(records)
+        else:
+            cache = StatCache.load(path, self._root)
+            cache.add(*records)
+        cache.save(path, self._root)
 
 
 def _apart(entries: Sequence[Entry], later: Sequence[bytes]) -> tuple[list[Entry], Sequence[Entry]]:
@@ -365,15 +381,16 @@ def _apart(entries: Sequence[Entry], later: Sequence[bytes]) -> tuple[list[Entry
     return left, now.table()
 
 
-def seed_cache(root: Path, manifest: Manifest, exclude: Sequence[str]) -> StatCache:
-    """A stat cache of files that stand exactly as the manifest has them. Nothing may write in `root` meanwhile."""
+def seeds(root: Path, manifest: Manifest, exclude: Sequence[str], known: Callable[[bytes], bool]) -> Table[Record]:
+    """Of the files that are `known` to have the content that the manifest says: what the stat cache keeps of them.
+    Nothing may write in `root` meanwhile."""
     from spotwarp.persistence.excludes import Excludes
 
     entries = Cursor(tabled(manifest.entries))
     records = TableBuilder(Record)
     for found in scan(root, Excludes(exclude)).entries:
         entry = entries.find(found.path)
-        if entry is None or (entry.kind, found.kind) != (FILE, FILE):
+        if entry is None or (entry.kind, found.kind) != (FILE, FILE) or not known(found.path):
             continue
         if (found.size, found.mtime_ns) != (entry.size, entry.mtime_ns):
             continue
@@ -383,7 +400,7 @@ def seed_cache(root: Path, manifest: Manifest, exclude: Sequence[str]) -> StatCa
             settled = max(found.ctime_ns, found.mtime_ns) + 3_000_000_000
             stamps = found.mtime_ns, found.ctime_ns, found.ino, found.dev
             records.add(Record(found.path, found.size, *stamps, settled, digests))
-    return StatCache(records.table())
+    return records.table()
 
 
 def copies_said(count: int) -> str:
