@@ -226,7 +226,8 @@ OPTIONS: Final = (
         "256MiB",
         values.never_or_size,
         "Where checkpoints older than the newest resumable one are together at least this large, the command starts\n"
-        "before they are restored, and they come in beside it. never: it starts when everything is restored.",
+        "before they are restored, and they come in beside it, but for those that the command names. never: it starts\n"
+        "when everything is restored.",
     ),
     Option(
         "allow_other_shape",

@@ -17,7 +17,9 @@ Rent = Callable[..., Machine]
 pytestmark = pytest.mark.slow  # a whole program, several times
 
 OLD = "out/checkpoint-10"
-WAITS = f"for i in $(seq 600); do test -e {OLD} && break; sleep 0.1; done; test -e {OLD}/trainer_state.json"
+FOUND = "out/check*-10"
+"""The same for a command that does not name it: then it would wait for it."""
+WAITS = f"for i in $(seq 600); do test -e {FOUND} && break; sleep 0.1; done; test -e {FOUND}/trainer_state.json"
 
 
 def old(tree: dict[bytes, Node]) -> dict[bytes, Node]:
@@ -49,6 +51,12 @@ def test_it_starts_without_and_gets_them_all(trained: Machine, rent: Rent) -> No
     assert old(read_tree(other.path)) == old(read_tree(trained.path))
 
 
+def test_what_the_command_names_is_there_when_it_starts(trained: Machine, rent: Rent) -> None:
+    other = rent("other").init()
+    done = other("run", "--", "test", "-e", f"{OLD}/trainer_state.json")
+    assert "come in beside" not in done.err
+
+
 def test_one_that_ends_at_once_loses_nothing(trained: Machine, rent: Rent, tmp_path: Path) -> None:
     other = rent("other").init()
     other("run", "--command", "echo more > more; exit 3", code=3)
@@ -68,7 +76,7 @@ def test_a_machine_that_dies_meanwhile_goes_on_and_what_is_removed_then_stays_re
     program.until(lambda: (other.path / "begun").exists(), "the command's start")
     other.die()
     other.file("mine", "written after the last snapshot")
-    other("run", "--command", f"{WAITS} && cp -a {OLD} kept && rm -r {OLD}")
+    other("run", "--command", f"{WAITS} && cp -a {FOUND} kept && rm -r {FOUND}")
     trained("restore", "--to", str(tmp_path / "back"))
     assert (tmp_path / "back/mine").exists()
     assert not (tmp_path / "back" / OLD).exists()

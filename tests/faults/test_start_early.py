@@ -14,6 +14,8 @@ from spotwarp.testing.world import Tree, World, forks
 pytestmark = pytest.mark.deep
 
 OLD = "out/checkpoint-10"
+FOUND = "out/check*-10"
+"""The same for a command that does not name it: then it would wait for it."""
 SETTINGS = {
     "SPOTWARP_START_EARLY": "1",
     "SPOTWARP_LEASE": "0.5s",
@@ -24,7 +26,7 @@ SETTINGS = {
 LINE = [
     "run",
     "--command",
-    f"for i in $(seq 100); do test -e {OLD} && break; sleep 0.05; done; test -e {OLD}/trainer_state.json",
+    f"for i in $(seq 100); do test -e {FOUND} && break; sleep 0.05; done; test -e {FOUND}/trainer_state.json",
 ]
 STRIDE = 2
 

@@ -245,7 +245,7 @@ class _Job:
         refuse_leftovers(self._root)
         self._restorer.recover()
         fresh = origin_of(self._root, self._repository, self._log) is None
-        restored = self._bring_up()
+        restored = self._bring_up(command)
         # What is restored is stored; what was set aside for it, or lies beside it in a foreign place, is not.
         self._only_stored |= restored and not fresh and self._wish.choice is Choice.ASK
         if not command.shell:  # a typing mistake must not take the run, nor become its recorded command
@@ -253,7 +253,7 @@ class _Job:
         claimed = self._claim(command, shape)
         self._generation = claimed.generation
         heart.holding = Holding(claimed.generation, self._log.life)
-        resumed = self._catch_up(claimed)
+        resumed = self._catch_up(claimed, command)
         tell_moved(self._root, before, self._config.exclude, clock=self._clock, say=self._say)
         self._supervised = self._prepare(command, claimed, heart, resumed=resumed)
         self._requests.begin(self._supervised, claimed.generation)
@@ -305,10 +305,11 @@ class _Job:
         heart.start()
         return heart
 
-    def _bring_up(self) -> bool:
+    def _bring_up(self, command: Command) -> bool:
         """Restore where the workspace is behind; on a terminal the user is asked about newer local work."""
+        words = (*command.words, command.resume_args or "", command.cwd, *os.environ.values())
         try:
-            return self._restorer.bring_up(self._wish.choice)
+            return self._restorer.bring_up(self._wish.choice, words)
         except LocalWork as work:
             if self._ask is None:
                 raise
@@ -317,7 +318,7 @@ class _Job:
             if answer not in ("restore", "keep-local"):
                 raise
             self._wish = replace(self._wish, choice=Choice(answer))
-            return self._restorer.bring_up(self._wish.choice)
+            return self._restorer.bring_up(self._wish.choice, words)
 
     def _compare(self, before: Claim | None, command: Command, shape: Shape) -> Compared:
         """Against the attempt before. Raises `OtherShape`."""
@@ -338,9 +339,9 @@ class _Job:
         self._say(f"run {self._log.run!r}, generation {claimed.generation}: {_in_words(claimed.cause)}")
         return claimed
 
-    def _catch_up(self, claimed: Claim) -> bool:
+    def _catch_up(self, claimed: Claim, command: Command) -> bool:
         """R10: start from the last snapshot below the claim, not from what was prepared. True when there is one."""
-        self._bring_up()
+        self._bring_up(command)
         self._restorer.clear_the_way()
         return claimed.base > 0 or self._log.head().state.fork is not None
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -30,7 +31,7 @@ from spotwarp.persistence.beneath import Tree, ancestors, split
 from spotwarp.persistence.content import digests_of
 from spotwarp.persistence.entries import shown
 from spotwarp.persistence.install import arrive
-from spotwarp.persistence.manifest import FILE, CheckpointFact, Entry, Manifest, tabled
+from spotwarp.persistence.manifest import FILE, SYMLINK, CheckpointFact, Entry, Manifest, tabled
 from spotwarp.persistence.reads import written
 from spotwarp.persistence.repository import Repository
 from spotwarp.persistence.restore import FetchOptions, FetchProgress, fetch
@@ -40,6 +41,9 @@ from spotwarp.persistence.store.api import Store
 
 _AGAIN_S: Final = 30.0
 _NICE: Final = 10
+_NAME: Final = re.compile(rb"checkpoint-[0-9]+")
+_OPEN: Final = re.compile(rb"checkpoint-(?:[0-9]*[*?\[{$%\\`]|(?![0-9A-Za-z]))")
+"""A name that a shell or a program has yet to complete; no option, such as `--checkpoint-dir`."""
 _MOST_STATE: Final = 64 << 20
 
 
@@ -47,12 +51,15 @@ class _TrainerState(msgspec.Struct):
     best_model_checkpoint: str | None = None
 
 
-def for_later(manifest: Manifest, root: Path, store: Store, *, worth: int) -> tuple[bytes, ...]:
-    """The checkpoints of a snapshot that the command can be started without; none where they have less than `worth`
-    bytes together.
+def for_later(
+    manifest: Manifest, root: Path, store: Store, *, worth: int, words: Iterable[str] = ()
+) -> tuple[bytes, ...]:
+    """The checkpoints of a snapshot that the command, with its `words`, can be started without; none where they have
+    less than `worth` bytes together.
 
     Only directories `checkpoint-N` that are older than the newest resumable one, of which nothing is here, that share
-    no file with anything else, and that the trainer does not name as its best. Raises the store's errors.
+    no file with anything else, that neither a symbolic link nor the command names, nor the trainer as its best. Raises
+    the store's errors.
     """
     best = newest_of(manifest.checkpoints)
     chosen = set(_older(manifest.checkpoints, best, root)) if best is not None else set()
@@ -60,15 +67,28 @@ def for_later(manifest: Manifest, root: Path, store: Store, *, worth: int) -> tu
         return ()
     entries, size = tabled(manifest.entries), 0
     shared: set[bytes] = set()
+    texts = [os.fsencode(word) for word in words]
     for entry in entries:
         group = next((path for path in ancestors(entry.path) if path in chosen), None)
         if group is not None:
             size += sum(extent.length for extent in entry.extents)
         if entry.link:
             shared.update((*ancestors(entry.path), *ancestors(entry.link)))
+        if entry.kind == SYMLINK:
+            texts.append(entry.target)
     if size < worth or (named := _named_best(manifest, best.path, store)) is None:
         return ()
-    return tuple(sorted(path for path in chosen - shared if split(path)[1] != named))
+    return tuple(sorted(path for path in chosen - shared - spelled(chosen, texts) if split(path)[1] != named))
+
+
+def spelled(paths: Iterable[bytes], texts: Iterable[bytes]) -> frozenset[bytes]:
+    """Those of the checkpoints `paths` whose name occurs in one of `texts`, wherever they lie; all of them where a name
+    is left open, as in `checkpoint-*` or `checkpoint-$STEP`."""
+    names, left_open = set[bytes](), False
+    for text in texts:
+        names.update(_NAME.findall(text))
+        left_open = left_open or _OPEN.search(text) is not None
+    return frozenset(path for path in paths if left_open or split(path)[1] in names)
 
 
 def _older(facts: Sequence[CheckpointFact], best: CheckpointFact, root: Path) -> Iterator[bytes]:

@@ -17,7 +17,7 @@ from spotwarp.config import DIRECTORY, Config
 from spotwarp.errors import CorruptObject, SnapshotMissing, WorkspaceFault
 from spotwarp.execution import localstate
 from spotwarp.execution.localstate import Origin, Restoring, runtime
-from spotwarp.execution.restoring.arriving import Arrivals, beneath, for_later, still_awaited
+from spotwarp.execution.restoring.arriving import Arrivals, beneath, for_later, spelled, still_awaited
 from spotwarp.execution.restoring.mending import Place, mend
 from spotwarp.execution.restoring.pace import progress_said
 from spotwarp.execution.restoring.pointers import mend_pointers
@@ -97,8 +97,10 @@ class Restorer:
         self._say(f"finishing the restore of snapshot {left.snapshot} that was interrupted")
         self._place(left, [p.encode("latin-1") for p in left.clear])
 
-    def bring_up(self, choice: Choice) -> bool:
+    def bring_up(self, choice: Choice, words: Sequence[str] = ()) -> bool:
         """Bring the workspace to the run's state where it is behind; True when something was restored.
+
+        What the command's `words` name is not left for later.
 
         The newest snapshot with a resumable checkpoint, else the newest. One that is damaged is passed over, loudly.
         Raises `LocalWork` when the user must choose, `CorruptObject` when no snapshot is whole.
@@ -108,11 +110,11 @@ class Restorer:
             return self._begin(head, choice)
         origin = origin_of(self._root, self._repository, self._log)
         if origin == head.state.snapshot and not is_empty(self._root) and same_boot(self._root):
-            return self._bring_rest(head)
+            return self._bring_rest(head, words)
         problem: CorruptObject | None = None
         for snapshot in self._candidates(head):
             try:
-                return self._bring_to(snapshot, head, choice, fresh=origin is None, origin=origin)
+                return self._bring_to(snapshot, head, choice, words, fresh=origin is None, origin=origin)
             except CorruptObject as damage:
                 self._say(f"snapshot {snapshot.n} is damaged: {damage.message}")
                 problem = damage
@@ -128,11 +130,11 @@ class Restorer:
             hint="`spotwarp check` lists the damage. Nothing here was changed.",
         )
 
-    def _bring_rest(self, head: Head) -> bool:
-        """Where all is here but what an earlier life left for later: bring that too, if the command shall wait."""
-        if self._config.start_early is not None:
-            return False
+    def _bring_rest(self, head: Head, words: Sequence[str]) -> bool:
+        """Where all is here but what an earlier life left for later: bring what of it the command shall wait for."""
         snapshot, manifest, left = self._left(head)
+        if self._config.start_early is not None:
+            left = tuple(sorted(spelled(left, map(os.fsencode, words))))
         if snapshot is None or manifest is None or not left:
             return False
         rest = Difference(manifest, beneath(manifest, left), (), ())
@@ -184,7 +186,9 @@ class Restorer:
             )
         return resumable or newest_first
 
-    def _bring_to(self, snapshot: Snapshot, head: Head, choice: Choice, *, fresh: bool, origin: int | None) -> bool:
+    def _bring_to(
+        self, snapshot: Snapshot, head: Head, choice: Choice, words: Sequence[str], *, fresh: bool, origin: int | None
+    ) -> bool:
         difference = self.compare(snapshot, fresh=fresh, origin=origin)
         clear = decide(difference, choice, where=f"snapshot {snapshot.n}", fresh=fresh)
         if clear is None:
@@ -197,7 +201,7 @@ class Restorer:
         later: tuple[bytes, ...] = ()
         worth = self._config.start_early
         if worth is not None and snapshot.n == head.state.snapshot:
-            later = for_later(difference.manifest, self._root, self._repository.store, worth=worth)
+            later = for_later(difference.manifest, self._root, self._repository.store, worth=worth, words=words)
         self.put_in_place(snapshot, difference, clear, position=head.state.snapshot, later=later)
         return True
 

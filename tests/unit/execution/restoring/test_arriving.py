@@ -124,6 +124,35 @@ def test_the_best_one_is_not_late(tmp_path: Path) -> None:
     assert for_later(backups.take().manifest, empty, store, worth=0) == (), "it shares a file with what is not late"
 
 
+def test_what_a_link_names_is_not_late(tmp_path: Path) -> None:
+    work, store = tmp_path / "w", MemoryStore()
+    for step in (10, 20, 30):
+        write_files(work / f"out/checkpoint-{step}", huggingface_files(step))
+    (work / "best").symlink_to("out/checkpoint-10")
+    manifest = Backups(work, store=store, judge=lambda r, e: judge_all(r, e, settle_s=0.0)).take().manifest
+    (empty := tmp_path / "empty").mkdir()
+    assert for_later(manifest, empty, store, worth=0) == OLD[1:]
+
+
+@pytest.mark.parametrize(
+    ("word", "late"),
+    [
+        ("out/checkpoint-10", OLD[1:]),
+        ("python eval.py --model /elsewhere/checkpoint-20/model.safetensors; python train.py", OLD[:1]),
+        ("eval.py out/checkpoint-*", ()),
+        ("eval.py out/checkpoint-1?", ()),
+        ("for i in 10 20; do eval.py out/checkpoint-$i; done", ()),
+        ("eval.py out/checkpoint-", ()),
+        ("train.py --checkpoint-dir out --checkpoint-every 10", OLD),
+        ("train.py out/checkpoint-30 out/checkpoint-1000", OLD),
+        ("train.py --resume_from_checkpoint {checkpoint}", OLD),
+    ],
+)
+def test_what_the_command_names_is_not_late(place: Place, tmp_path: Path, word: str, late: tuple[bytes, ...]) -> None:
+    (empty := tmp_path / "empty").mkdir()
+    assert for_later(place.manifest, empty, place.store, worth=0, words=["train.py", word]) == late
+
+
 # ---------------------------------------------------------------------------------------------------- how they come
 
 

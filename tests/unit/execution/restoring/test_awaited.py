@@ -60,10 +60,10 @@ class Bench:
     def restorer(self) -> Restorer:
         return Restorer(self.root, self.config, self.repository, self.log, clock=self.clock, say=self.said.append)
 
-    def start(self) -> None:
+    def start(self, *words: str) -> None:
         one = self.restorer()
         one.recover()
-        one.bring_up(Choice.ASK)
+        one.bring_up(Choice.ASK, words)
 
     def here(self) -> list[bytes]:
         return sorted(b"out/" + path.name.encode() for path in (self.root / "out").iterdir())
@@ -150,3 +150,13 @@ def test_a_damaged_note_is_not_an_empty_one(bench: Bench, damage: bytes) -> None
     arrivals.start()
     arrivals._thread.join(60)
     assert bench.here() == ALL
+
+
+def test_another_command_may_need_what_the_one_before_did_not(bench: Bench) -> None:
+    bench.start()
+    bench.start("train.py", "out/checkpoint-10")
+    assert bench.here() == [ALL[0], ALL[2]]
+    assert bench.sync(bench.root) == ALL
+    arrivals = bench.restorer().arrivals(lambda: None, lambda _: None)
+    assert arrivals is not None
+    assert arrivals.words().startswith("1 older checkpoint(s)")
