@@ -253,7 +253,7 @@ def test_A36_what_is_gone_from_the_store_is_found_and_sent_again(desk: Desk, beh
     done = desk("sync")  # its snapshot is the final one of its generation: every pack it names is looked for
     assert "sending it again" in done.err
 
-    latest = desk.snapshots()[-1]["id"]
+    latest = desk.facts("snapshots")[-1]["id"]
     assert latest in desk("check", "--read-data", "--json", code=None).json["whole"]
     assert read_tree(restored(desk)).keys() >= {b"work0", b"work1", b"work2", b"unrelated"}
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import typer
 
 from spotwarp.cli import render
-from spotwarp.cli.context import LOOK_BUDGET_S, enter
+from spotwarp.cli.context import LOOK_BUDGET_S, Context, enter
 from spotwarp.errors import CorruptObject, SpotWarpError
 from spotwarp.model import human_bytes
+from spotwarp.persistence.runlog.log import RunLog
+from spotwarp.system import require_linux
 
 
 def register(app: typer.Typer) -> None:
@@ -82,20 +86,44 @@ def runs(as_json: bool = typer.Option(False, "--json", help="Print them as JSON.
     )
 
 
+def _repaired(opened: Context, log: RunLog) -> dict[str, Any]:
+    require_linux("repairing")
+    from spotwarp.execution.once import Place, repair_once
+
+    place = opened.workspace, opened.config, opened.repository, log, opened.clock, opened.rng, render.note
+    return repair_once(Place(*place))
+
+
+def _tell_repair(done: dict[str, Any]) -> None:
+    if not done["repaired"]:
+        render.line("the last snapshot is whole: what was damaged was sent again from here, or only older ones need it")
+        return
+    render.line(f"snapshot {done['id']} is whole; {done['found']} blob(s) were found in other packs and put again")
+    for path in done["lost"]:
+        render.line(f"LOST     {path}: it is nowhere whole, and not in that snapshot")
+
+
 def check(
     run_name: str | None = typer.Argument(None, metavar="[RUN]", help="A run; the config's when left out."),
     read_data: bool = typer.Option(False, "--read-data", help="Also read and hash every stored byte."),
+    repair: bool = typer.Option(
+        False, "--repair", help="Put a whole snapshot in the place of a damaged last one; reads every stored byte."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print the findings as JSON."),
 ) -> int:
     """Check that what is stored can be restored: log, manifests, packs and, on request, every byte.
 
-    One damaged object never hides another, and the snapshots that are whole are named.
+    One damaged object never hides another, and the snapshots that are whole are named. With --repair, what is here is
+    sent again, what another pack has is put again, and a new snapshot leaves out only what is nowhere whole, and names
+    it; the damaged ones stay as they are.
 
     Examples:
 
     spotwarp check
 
     spotwarp check --read-data --json
+
+    spotwarp check --repair
 
     Exit codes: 0 everything is whole, 10 no such run, 16 damage was found, 17 store unavailable.
     """
@@ -104,9 +132,11 @@ def check(
 
     opened = enter(run_name)
     log = opened.log()
-    report = inspect_run(opened.repository, log, read_data=read_data)
+    report = inspect_run(opened.repository, log, read_data=read_data or repair)
     if report["damaged_packs"]:  # what is still here is sent again by the next sync
         distrust(opened.workspace, opened.repository.identity.id, log.run, packs=report["damaged_packs"])
+    if repair and report["problems"]:
+        report["repair"] = _repaired(opened, log)
     if as_json:
         render.facts(report)
     else:
@@ -117,7 +147,9 @@ def check(
         render.line(f"checked {report['objects']} objects, {human_bytes(report['bytes'])}; whole snapshots: {whole}")
         if report["broken"]:
             render.line(f"cannot be restored: {', '.join(str(n) for n in report['broken'])}")
-    if report["problems"]:
+        if repair and report["problems"]:
+            _tell_repair(report["repair"])
+    if report["problems"] and not (repair and not report["repair"]["lost"]):
         raised: SpotWarpError = CorruptObject(
             f"{len(report['problems'])} problem(s) found",
             hint="`spotwarp sync` sends again what is still here."
