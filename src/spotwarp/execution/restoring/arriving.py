@@ -78,10 +78,10 @@ def for_later(
             texts.append(entry.target)
     if size < worth or (named := _named_best(manifest, best.path, store)) is None:
         return ()
-    return tuple(sorted(path for path in chosen - shared - spelled(chosen, texts) if split(path)[1] != named))
+    return tuple(sorted(path for path in chosen - shared - _spelled(chosen, texts) if split(path)[1] != named))
 
 
-def spelled(paths: Iterable[bytes], texts: Iterable[bytes]) -> frozenset[bytes]:
+def _spelled(paths: Iterable[bytes], texts: Iterable[bytes]) -> frozenset[bytes]:
     """Those of the checkpoints `paths` whose name occurs in one of `texts`, wherever they lie; all of them where a name
     is left open, as in `checkpoint-*` or `checkpoint-$STEP`."""
     names, left_open = set[bytes](), False

@@ -17,7 +17,7 @@ from spotwarp.config import DIRECTORY, Config
 from spotwarp.errors import CorruptObject, SnapshotMissing, WorkspaceFault
 from spotwarp.execution import localstate
 from spotwarp.execution.localstate import Origin, Restoring, runtime
-from spotwarp.execution.restoring.arriving import Arrivals, beneath, for_later, spelled, still_awaited
+from spotwarp.execution.restoring.arriving import Arrivals, beneath, for_later, still_awaited
 from spotwarp.execution.restoring.mending import Place, mend
 from spotwarp.execution.restoring.pace import progress_said
 from spotwarp.execution.restoring.pointers import mend_pointers
@@ -133,9 +133,12 @@ class Restorer:
     def _bring_rest(self, head: Head, words: Sequence[str]) -> bool:
         """Where all is here but what an earlier life left for later: bring what of it the command shall wait for."""
         snapshot, manifest, left = self._left(head)
-        if self._config.start_early is not None:
-            left = tuple(sorted(spelled(left, map(os.fsencode, words))))
         if snapshot is None or manifest is None or not left:
+            return False
+        if self._config.start_early is not None:
+            later = for_later(manifest, self._root, self._repository.store, worth=0, words=words)
+            left = tuple(path for path in left if path not in later)
+        if not left:
             return False
         rest = Difference(manifest, beneath(manifest, left), (), ())
         self.put_in_place(snapshot, rest, (), position=head.state.snapshot, later=None)

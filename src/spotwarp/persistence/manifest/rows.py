@@ -169,7 +169,8 @@ def weight(entry: Entry) -> int:
 
 def without_packs(manifest: Manifest, packs: frozenset[str]) -> Manifest:
     """`manifest` less every blob in `packs` (ids) or with its base there, and every file that needs one: what may still
-    be referred to. Such a file is named as skipped; a checkpoint that has one is torn, and a model with one is none."""
+    be referred to. Such a file is named as skipped (it was stored: what is here is not lacking for it); a checkpoint
+    that has one is torn, and a model with one is none."""
     bad = {number for number, ref in enumerate(manifest.packs) if ref.id in packs}
     blobs = manifest.blobs
     good = [b.pack not in bad for b in blobs]
@@ -183,7 +184,7 @@ def without_packs(manifest: Manifest, packs: frozenset[str]) -> Manifest:
             extents = tuple(msgspec.structs.replace(x, blob=numbers[x.blob]) for x in entry.extents)
             entries.add(msgspec.structs.replace(entry, extents=extents))
         else:
-            skipped.append(Skipped(entry.path, _DAMAGED, unreadable=True))
+            skipped.append(Skipped(entry.path, _DAMAGED))
             above = entry.path
             while above and above not in lost:
                 lost[above] = entry.path

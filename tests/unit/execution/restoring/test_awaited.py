@@ -160,3 +160,12 @@ def test_another_command_may_need_what_the_one_before_did_not(bench: Bench) -> N
     arrivals = bench.restorer().arrivals(lambda: None, lambda _: None)
     assert arrivals is not None
     assert arrivals.words().startswith("1 older checkpoint(s)")
+
+
+def test_a_link_may_come_to_need_what_was_not_needed(bench: Bench) -> None:
+    bench.start()
+    (bench.root / "best").symlink_to("out/checkpoint-20")
+    assert bench.sync(bench.root) == ALL
+    bench.start()
+    assert bench.here() == ALL[1:]
+    assert bench.sync(bench.root) == ALL
