@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -13,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from spotwarp.persistence.backup import BackupOptions
 from spotwarp.persistence.manifest import CheckpointFact
 from spotwarp.persistence.scan import Scanned
 from spotwarp.testing.backups import Backups
+from spotwarp.testing.hostile import bounded
 from spotwarp.testing.stores import Fault
 from spotwarp.testing.trees import read_tree
 
@@ -208,6 +211,39 @@ def test_A10_a_sparse_file_costs_what_is_in_it(work: Path, tmp_path: Path) -> No
     assert backups.restored(tmp_path / "r") == read_tree(work)
     assert (tmp_path / "r" / "sp.bin").stat().st_blocks * 512 <= 8 * MIB
     assert backups.take().unchanged
+
+
+def one_tensor(size: int) -> bytes:
+    """The head of a safetensors file of `size` bytes with one tensor."""
+    tensor = {"dtype": "U8", "shape": [size - 208], "data_offsets": [0, size - 208]}
+    return (200).to_bytes(8, "little") + json.dumps({"w": tensor}).encode().ljust(200)
+
+
+@pytest.mark.parametrize("head_of", [lambda _: b"x", one_tensor], ids=["unknown", "tensors"])
+def test_A10_a_hole_costs_nothing_however_large_it_is(
+    work: Path, tmp_path: Path, head_of: Callable[[int], bytes]
+) -> None:
+    size = 15 << 40
+    options = BackupOptions(workers=2, pack_size=8 * MIB, coding="delta")
+    backups = Backups(work, options=options)
+    with bounded(seconds=5, memory=64 * MIB):
+        for turn in range(3):
+            head = head_of(size + turn)
+            with (work / "sp.bin").open("r+b" if turn else "wb") as file:
+                file.truncate(size + turn)
+                file.write(head)
+                file.seek((turn + 1) << 40)
+                file.write(b"%d" % turn)
+            uploaded = backups.take()
+            assert uploaded.bytes == size + turn
+            assert uploaded.read_bytes <= (turn + 2) * 4 * MIB
+        backups.restored(tmp_path / "r")
+    with (tmp_path / "r/sp.bin").open("rb") as file:
+        assert file.read(len(head) + 1) == head + b"\0"
+        for turn in range(3):
+            file.seek(((turn + 1) << 40) - 1)
+            assert file.read(3) == b"\0%d\0" % turn
+        assert file.seek(0, 2) == size + 2
 
 
 def test_A10_written_zeros_cost_next_to_nothing(work: Path, tmp_path: Path) -> None:

@@ -2,8 +2,9 @@
 
 A file below `SMALL` bytes has one digest, 16 bytes. A larger one is cut into pieces of any lengths (see `cuts`), and
 its digests are rows of 20 bytes: the piece's length (u32, little endian) and its digest, in the order of the file; 16
-zero bytes stand for a hole. Holes are written in one way only, so that equal contents that are cut alike have equal
-digests.
+zero bytes stand for a hole. One of over a GiB is a row of length 0 with its own length (u64) in front of 8 zero bytes:
+a hole takes one row, however large it is. So holes are written in one way only, and equal contents that are cut alike
+have equal digests.
 Pure.
 """
 
@@ -23,6 +24,8 @@ HOLE: Final = bytes(DIGEST_SIZE)
 _MOST_HOLE: Final = 1 << 30
 
 _row: Final = struct.Struct(f"<I{DIGEST_SIZE}s")
+_large: Final = struct.Struct("<Q8x")
+"""In place of a digest: the length of a hole that no u32 need have."""
 
 Part = tuple[int, bytes]
 """A piece's length in bytes, and its digest or `HOLE`."""
@@ -47,7 +50,7 @@ def parts(digests: bytes, size: int) -> Sequence[Part]:
     """The pieces of a file of `size` bytes with these digests."""
     if len(digests) == DIGEST_SIZE:  # nearly all files
         return ((size, digests),)
-    return list(_row.iter_unpack(digests))
+    return [(length, name) if length else (_large.unpack(name)[0], HOLE) for length, name in _row.iter_unpack(digests)]
 
 
 def names(digests: bytes) -> Iterator[bytes]:
@@ -55,8 +58,8 @@ def names(digests: bytes) -> Iterator[bytes]:
     if len(digests) == DIGEST_SIZE:
         yield digests
         return
-    for _, digest in _row.iter_unpack(digests):
-        if digest != HOLE:
+    for length, digest in _row.iter_unpack(digests):
+        if length and digest != HOLE:
             yield digest
 
 
@@ -82,5 +85,6 @@ def _pieces(entry: Entry, blobs: Sequence[Blob]) -> Iterator[Part]:
 
 
 def _hole(length: int) -> bytes:
-    whole, rest = divmod(length, _MOST_HOLE)
-    return _row.pack(_MOST_HOLE, HOLE) * whole + (_row.pack(rest, HOLE) if rest else b"")
+    if length > _MOST_HOLE:
+        return _row.pack(0, _large.pack(length))
+    return _row.pack(length, HOLE) if length else b""

@@ -9,7 +9,9 @@ from spotwarp.persistence.content import HOLE, SMALL, digests_of, joined, names,
 from spotwarp.persistence.manifest import FILE, Blob, Entry, Extent
 
 _digests = st.binary(min_size=16, max_size=16).filter(lambda digest: digest != HOLE)
-_parts = st.lists(st.tuples(st.integers(1, 1 << 31), st.one_of(_digests, st.just(HOLE))), max_size=20)
+_data = st.tuples(st.integers(1, 1 << 31), _digests)
+_holes = st.tuples(st.one_of(st.integers(1, 1 << 31), st.integers(1 << 29, 1 << 61)), st.just(HOLE))
+_parts = st.lists(st.one_of(_data, _holes), max_size=20)
 
 
 @given(_parts)
@@ -32,6 +34,14 @@ def test_holes_are_written_in_one_way(given_parts: list[tuple[int, bytes]], piec
             length -= pieces
         split.append((length, digest))
     assert joined(split) == joined(given_parts)
+
+
+@given(st.integers(1, 1 << 62))
+def test_a_hole_takes_one_row_however_large_it_is(length: int) -> None:
+    digests = joined([(length, HOLE)])
+    assert len(digests) == 20
+    assert parts(digests, length) == [(length, HOLE)]
+    assert list(names(digests)) == []
 
 
 @given(_parts)

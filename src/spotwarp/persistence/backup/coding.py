@@ -32,6 +32,8 @@ from spotwarp.persistence.table import Cursor
 Mode = Literal["raw", "planes", "delta"]
 """What numbers are coded as: not at all, in planes, or as the difference to an earlier save where that is smaller."""
 
+_MOST_HOLE: Final = 256 << 30
+"""Bytes of a file that were no data before: one with more is not cut as before, since all of them must be gone over."""
 _APPENDS: Final = 64
 """Pieces in one chunk's worth of an appended file; at so many they become one."""
 
@@ -193,7 +195,7 @@ class FileCoding:
         for fd, entry in self._opened:
             theirs = cuts(fd, entry.size)
             blobs = {extent.offset: extent.blob for extent in entry.extents if extent.inner == 0}
-            for mine, other in lined_up(cut, theirs).items():
+            for mine, other in lined_up(cut, theirs, _numbers(theirs, blobs)).items():
                 offset = theirs.starts[other]
                 blob = blobs.get(offset)
                 if blob is not None and self._blobs[blob].base == NO_BASE:
@@ -226,9 +228,19 @@ def _room(length: int) -> memoryview:
     return memoryview(_mine.space)[:length]
 
 
+def _numbers(cut: Cuts, offsets: Iterable[int]) -> Iterator[int]:
+    """The numbers of the pieces that begin at `offsets`: not of those in holes, of which there may be very many."""
+    for offset in offsets:
+        number = bisect_left(cut.starts, offset)
+        if number < len(cut) and cut.starts[number] == offset:
+            yield number
+
+
 def _as_before(before: Entry, blobs: Sequence[Blob], size: int) -> Cuts | None:
     """The cuts of a file that was cut before and has `size` bytes now; None when it was in no pieces of its own."""
     if size < before.size or before.size == 0:
+        return None
+    if size - sum(extent.length for extent in before.extents) > _MOST_HOLE:
         return None
     starts: list[int] = []
     end = 0

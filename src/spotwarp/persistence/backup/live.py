@@ -23,7 +23,6 @@ from spotwarp import system
 from spotwarp.persistence.beneath import Tree
 from spotwarp.persistence.content import HOLE, SMALL, Part, joined
 from spotwarp.persistence.cuts import Cuts
-from spotwarp.persistence.envelope import DIGEST_SIZE
 from spotwarp.persistence.manifest import FILE
 from spotwarp.persistence.scan import Scanned, scanned
 
@@ -109,7 +108,7 @@ class BigContent:
         self.error: OSError | None = None
         """Why the file cannot be read, if it cannot."""
         self._lock = threading.Lock()
-        self._previous: bytes | None = None
+        self._previous: dict[int, bytes] | None = None
         self._passes = 0
         self._end = self._left = 0
         try:
@@ -126,8 +125,8 @@ class BigContent:
 
     def took(self, piece: int, digest: bytes, got: int) -> None:
         """Piece number `piece` was read: `got` bytes of it, with this digest (zeros: a hole)."""
-        at = piece * DIGEST_SIZE
-        self._digests[at : at + DIGEST_SIZE] = digest
+        if digest != HOLE:
+            self._digests[piece] = digest
         if got < self.cuts.length(piece):
             with self._lock:
                 self._end = min(self._end, self.cuts.starts[piece] + got)
@@ -141,7 +140,7 @@ class BigContent:
     def settled(self) -> bool:
         """After a pass: whether what was read can be kept. If not, all `spans` must be read again."""
         after = os.fstat(self.fd)
-        digests = bytes(self._digests)
+        digests = self._digests
         length = self.cuts.size
         self.stable = same(self._before, after) and self._end == length
         self._passes += 1
@@ -150,7 +149,7 @@ class BigContent:
             return True
         self._previous, self._before = digests, after
         if after.st_size < length:
-            self.cuts = self._cut(self.fd, after.st_size)
+            self.cuts, self._previous = self._cut(self.fd, after.st_size), None
         self._start()
         return False
 
@@ -163,15 +162,21 @@ class BigContent:
         return _entry(self.path, self._before, size), digests
 
     def _parts(self, size: int) -> Iterator[Part]:
-        for piece, start in enumerate(self.cuts.starts):
+        at = 0
+        for piece, digest in sorted(self._digests.items()):
+            start = self.cuts.starts[piece]
             if start >= size:
-                return
-            at = piece * DIGEST_SIZE
-            yield min(self.cuts.length(piece), size - start), bytes(self._digests[at : at + DIGEST_SIZE])
+                break
+            if start > at:
+                yield start - at, HOLE
+            at = min(start + self.cuts.length(piece), size)
+            yield at - start, digest
+        if at < size:
+            yield size - at, HOLE
 
     def _start(self) -> None:
-        # All holes until a piece says otherwise.
-        self._digests = bytearray(len(self.cuts) * DIGEST_SIZE)
+        self._digests: dict[int, bytes] = {}
+        """By piece; all others are holes, which cost nothing."""
         self._end = self.cuts.size
         self.spans = _spans(self.fd, self.cuts)
         self._left = len(self.spans)

@@ -12,10 +12,14 @@ from spotwarp.persistence.cuts.reading import read
 __all__ = ["CHUNK", "Cuts", "cuts", "grid", "lined_up"]
 
 _HEAD = 16
+_MOST = 2 << 40
+"""Bytes. A larger file is cut every 4 MiB, which costs nothing: its size may be holes, and its header lie."""
 
 
 def cuts(fd: int, size: int) -> Cuts:
     """The pieces of the file `fd`, of `size` bytes. Raises nothing, whatever the file holds or becomes meanwhile."""
+    if size > _MOST:
+        return grid(size)
     try:
         tensors = _tensors(fd, size)
         return grid(size) if tensors is None else cover(size, tensors)

@@ -92,14 +92,16 @@ def cover(size: int, tensors: Iterable[Tensor]) -> Cuts:
     return Cuts(size, pieces.starts, bytes(pieces.widths), pieces.keys)
 
 
-def lined_up(mine: Cuts, theirs: Cuts) -> Mapping[int, int]:
-    """For pieces of one save of a file, the pieces of another that are the same part of it, of equal length and width.
+def lined_up(mine: Cuts, theirs: Cuts, those: Iterable[int] | None = None) -> Mapping[int, int]:
+    """For pieces of one save of a file, the pieces of another that are the same part of it, of equal length and width:
+    of all of the other's pieces or only of `those`.
 
     Two files of one size of which nothing is known line up as they lie.
     """
+    those = range(len(theirs)) if those is None else those
     if not mine.keys and not theirs.keys:
-        return {number: number for number in range(len(mine))} if mine.size == theirs.size else {}
-    numbers = {theirs.key(number): number for number in range(len(theirs))}
+        return {number: number for number in those} if mine.size == theirs.size else {}
+    numbers = {theirs.key(number): number for number in those}
     found = {}
     for number in range(len(mine)):
         other = numbers.get(mine.key(number)) if mine.key(number) else None
