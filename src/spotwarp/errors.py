@@ -18,6 +18,7 @@
      │  ├ RunMissing         10   no such run in this repository
      │  ├ SnapshotMissing    10   no such snapshot, or none yet
      │  ├ WrongKey           12   it is encrypted, and the key is missing or another one: give the right one
+     │  ├ OtherRepository    16   it is not the one that this workspace belongs to: nothing was stored or restored
      │  ├ UnsupportedFormat  19   written by a newer SpotWarp: upgrade; nothing was changed
      │  ├ CorruptObject      16   an object fails its hash, length or grammar
      │  └ ReadBackFailed     16   the store acknowledged what it does not have
@@ -171,6 +172,15 @@ class WrongKey(RepositoryError):
     """The repository is encrypted and the key for it is missing or another one, or it is not and there is a key."""
 
     exit_code = 12
+
+
+class OtherRepository(RepositoryError):
+    """What is at the remote path is not the repository that the workspace belongs to, or lost its encryption."""
+
+    usual_hint = (
+        "Nothing was stored or restored. Put the former one back, or correct remote_path; if the workspace is to be "
+        "kept in what is there now, `spotwarp init --new-repository`."
+    )
 
 
 class UnsupportedFormat(RepositoryError):

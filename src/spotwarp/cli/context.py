@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from spotwarp.errors import WorkspaceFault
 
 if TYPE_CHECKING:
     from spotwarp.persistence.encryption.secret import Secret
-    from spotwarp.persistence.repository import Repository
+    from spotwarp.persistence.repository import Known, Repository
     from spotwarp.persistence.runlog.log import RunLog
     from spotwarp.persistence.store.api import Store
 
@@ -89,10 +90,25 @@ def key_of(config: Config, workspace: Path) -> Secret | None:
     return given(os.environ, config.key_file, workspace, keep=VARIABLE in config.secrets)
 
 
+def known_in(workspace: Path) -> Known | None:
+    """The repository that the workspace belongs to, None where none was opened from it yet."""
+    from spotwarp.execution import localstate
+    from spotwarp.persistence.repository import Known
+
+    return localstate.load(localstate.runtime(workspace) / localstate.REPOSITORY, Known)
+
+
+def keep_known(workspace: Path, repository: Repository) -> None:
+    """Have the workspace belong to `repository` from now on. Raises `WorkspaceFault`."""
+    from spotwarp.execution import localstate
+
+    localstate.save(localstate.runtime(workspace) / localstate.REPOSITORY, repository.known)
+
+
 def enter(run: str | None = None, *, budget_s: float | None = None, **overrides: object) -> Context:
     """Open the workspace at or above the working directory; `budget_s` is how long to try a store that is away.
 
-    Raises `ConfigError`, `RepositoryMissing`, `WrongKey`, store errors.
+    Raises `ConfigError`, `RepositoryMissing`, `OtherRepository`, `WrongKey`, store errors.
     """
     from spotwarp.persistence.repository import open_repository
     from spotwarp.persistence.store.retrying import Patient
@@ -116,7 +132,11 @@ def enter(run: str | None = None, *, budget_s: float | None = None, **overrides:
     waiting.daemon = True
     waiting.start()
     try:
-        repository = open_repository(store, secret)
+        known = known_in(workspace)
+        repository = open_repository(store, secret, known)
     finally:
         waiting.cancel()
+    if known is None:
+        with suppress(WorkspaceFault):  # it is noted another time, from a place that can be written to
+            keep_known(workspace, repository)
     return Context(workspace, config, repository, clock, rng, rng.token(8), secret.text if secret else "")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from spotwarp.cli import render
-from spotwarp.cli.context import connect, here, key_of
+from spotwarp.cli.context import connect, here, key_of, known_in
 from spotwarp.clock import SystemClock, SystemRng
 
 if TYPE_CHECKING:
@@ -51,7 +51,8 @@ def doctor(
     location = parse_url(config.remote_path, cwd=workspace)
     store = connect(config.remote_path, clock=clock, rng=rng, cwd=workspace)
     secret = cache(lambda: key_of(config, workspace))
-    asked = Asked(workspace, config, location, store, os.environ, clock, rng, secret)
+    known = known_in(workspace) if remote_path is None else None
+    asked = Asked(workspace, config, location, store, os.environ, clock, rng, secret, known)
     lines = []
     for line in examine(asked):
         lines.append(line)

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 import typer
 
 from spotwarp.cli import render
-from spotwarp.cli.context import connect, here
+from spotwarp.cli.context import connect, here, keep_known, known_in
 from spotwarp.clock import Clock, Rng, SystemClock, SystemRng
 from spotwarp.errors import ConfigError, ObjectMissing, RepositoryMissing, StoreUnsupported, UsageError
 
 if TYPE_CHECKING:
     from spotwarp.persistence.encryption.secret import Secret
+    from spotwarp.persistence.repository import Known
     from spotwarp.persistence.store.api import Store
     from spotwarp.persistence.store.probe import ProbeResult
 
@@ -42,6 +43,9 @@ def init(
     ),
     key_file: str | None = typer.Option(
         None, "--key-file", help="The file with its key; with --encrypt it is made where it does not exist."
+    ),
+    new_repository: bool = typer.Option(
+        False, "--new-repository", help="Have this workspace belong to what is at its remote path now, whatever was."
     ),
     as_json: bool = typer.Option(False, "--json", help="Print what was found as JSON."),
 ) -> None:
@@ -69,7 +73,7 @@ def init(
     spotwarp init --remote-path s3://my-bucket/my-project --encrypt --key-file ~/my-project.key
 
     Exit codes: 0 ready, 2 wrong usage, 10 no such bucket, 12 denied or another key, 17 unavailable, 18 full, 19 unsafe
-    store.
+    store, 16 it was replaced by another repository.
     """
     workspace = here()
     clock, rng = SystemClock(), SystemRng()
@@ -79,7 +83,10 @@ def init(
     store = connect(settled.remote_path, clock=clock, rng=rng, cwd=workspace)
     found = _probe(store, clock, rng, single_writer=settled.single_writer)
     secret, new_file = _secret(workspace, settled, store, encrypt=encrypt)
-    made = _create(workspace, settled, store, clock, rng, rate=found.put_rate_bytes_s, secret=secret, encrypt=encrypt)
+    known = known_in(workspace) if settled.existing and not new_repository else None
+    made = _create(
+        workspace, settled, store, clock, rng, rate=found.put_rate_bytes_s, secret=secret, encrypt=encrypt, known=known
+    )
     if as_json:
         render.facts(
             {
@@ -226,6 +233,7 @@ def _create(
     rate: float,
     secret: Secret | None,
     encrypt: bool,
+    known: Known | None,
 ) -> dict[str, object]:
     from spotwarp import config
     from spotwarp.configfile import write
@@ -240,7 +248,9 @@ def _create(
         single_writer=settled.single_writer,
         secret=secret,
         encrypt=encrypt,
+        known=known,
     )
+    keep_known(workspace, repository)
     repository.enlist(settled.run)
     head = repository.log(settled.run, life="init", clock=clock, rng=rng).head()
     if not settled.existing:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from spotwarp.cli import render
-from spotwarp.cli.context import LOOK_BUDGET_S, connect, key_of, settings
+from spotwarp.cli.context import LOOK_BUDGET_S, connect, key_of, known_in, settings
 from spotwarp.cli.init import asked_for
 from spotwarp.clock import SystemClock, SystemRng
 from spotwarp.errors import UsageError, WrongKey
@@ -52,6 +52,8 @@ def _open() -> _At:
     if isinstance(store, Patient):
         store = store.with_budget(LOOK_BUDGET_S)
     identity, encrypted = read_identity(store)
+    if (known := known_in(workspace)) is not None:
+        known.confirm(identity, encrypted, store.url)
     if not encrypted:
         raise WrongKey(
             f"the repository at {store.url} is not encrypted: it has no keys",

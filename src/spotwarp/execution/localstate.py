@@ -31,6 +31,8 @@ NOTICE_FILE = "notice.json"
 NOTICE_VARIABLE = "SPOTWARP_NOTICE_FILE"
 """In the command's environment: where that file is. So it also marks what the command started."""
 DISTRUST = "distrust.json"
+REPOSITORY = "repository.json"
+"""Which repository the workspace belongs to (`repository.Known`): noted by `init`, or at the first opening."""
 RATE = "cache/rate.json"
 
 T = TypeVar("T", bound=msgspec.Struct)

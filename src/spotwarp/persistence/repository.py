@@ -18,6 +18,7 @@ from spotwarp.errors import (
     AlreadyExists,
     CorruptObject,
     ObjectMissing,
+    OtherRepository,
     RepositoryMissing,
     SnapshotMissing,
     UsageError,
@@ -52,6 +53,23 @@ class Identity(msgspec.Struct, frozen=True):
     """Made on a store without create-if-absent: only one machine may ever write, which nothing can enforce."""
 
 
+class Known(msgspec.Struct, frozen=True):
+    """The repository that a workspace belongs to: what is put in its place later, in the bucket, is not believed."""
+
+    id: str
+    encrypted: bool
+
+    def confirm(self, identity: Identity, encrypted: bool, url: str) -> None:
+        """Raises `OtherRepository` when what is found at `url` is not this one."""
+        if self.id != identity.id:
+            raise OtherRepository(
+                f"the repository at {url} is not the one that this workspace belongs to: it was replaced"
+            )
+        if self.encrypted != encrypted:
+            now = "encrypted now, and was not" if encrypted else "not encrypted now, and was"
+            raise OtherRepository(f"the repository at {url} is {now}: what this workspace belongs to was replaced")
+
+
 @dataclass(frozen=True, slots=True)
 class Repository:
     """An open repository."""
@@ -71,6 +89,11 @@ class Repository:
     def encrypted(self) -> bool:
         """Whether what is stored can only be read with the key."""
         return isinstance(self.store, SealedStore)
+
+    @property
+    def known(self) -> Known:
+        """What a workspace has to remember of it."""
+        return Known(self.identity.id, self.encrypted)
 
     def runs(self) -> list[str]:
         """Names of all runs."""
@@ -109,16 +132,21 @@ def create(
     single_writer: bool = False,
     secret: Secret | None = None,
     encrypt: bool = False,
+    known: Known | None = None,
 ) -> tuple[Repository, bool]:
     """Make a repository here, or open the one that exists; the flag says which (True: made now).
 
-    `encrypt` makes one that opens with `secret` only. Raises as `open_repository`, and `UsageError` where there is none
-    yet and a secret without a word whether to encrypt.
+    `encrypt` makes one that opens with `secret` only; none is made where there must be a `known` one. Raises as
+    `open_repository`, and `UsageError` where there is none yet and a secret without a word whether to encrypt.
     """
-    if secret is not None:
+    if secret is not None or known is not None:
         try:
-            return open_repository(store, secret), False
+            return open_repository(store, secret, known), False
         except RepositoryMissing as missing:
+            if known is not None:
+                raise OtherRepository(f"the repository that this workspace belongs to is gone from {store.url}") from (
+                    missing
+                )
             if not encrypt:
                 raise UsageError(
                     f"{missing.message}, and a key is given here: is it to be encrypted?",
@@ -148,12 +176,14 @@ def create(
     return repository, True
 
 
-def open_repository(store: Store, secret: Secret | None = None) -> Repository:
-    """Open what `create` made; `secret` is this process's key, if it has one.
+def open_repository(store: Store, secret: Secret | None = None, known: Known | None = None) -> Repository:
+    """Open what `create` made; `secret` is this process's key, if it has one; `known` is what must be there.
 
-    Raises `RepositoryMissing`, `WrongKey`, `UnsupportedFormat`, `CorruptObject`.
+    Raises `RepositoryMissing`, `OtherRepository`, `WrongKey`, `UnsupportedFormat`, `CorruptObject`.
     """
     identity, encrypted = read_identity(store)
+    if known is not None:
+        known.confirm(identity, encrypted, store.url)
     if encrypted:
         return Repository(SealedStore(store, open_keys(store, secret).of(identity.id).cipher), identity)
     if secret is not None:

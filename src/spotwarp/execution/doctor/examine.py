@@ -31,7 +31,7 @@ from spotwarp.execution.syncing.storing import newest_fact
 from spotwarp.execution.workspace import is_empty, origin_of
 from spotwarp.persistence.encryption.secret import Secret
 from spotwarp.persistence.manifest import FILE
-from spotwarp.persistence.repository import Repository, open_repository
+from spotwarp.persistence.repository import Known, Repository, open_repository
 from spotwarp.persistence.runlog.entry import Snapshot
 from spotwarp.persistence.runlog.log import RunLog
 from spotwarp.persistence.statcache import StatCache
@@ -60,6 +60,8 @@ class Asked:
     rng: Rng
     secret: Callable[[], Secret | None] = lambda: None
     """The key of the repository, if this process was given one."""
+    known: Known | None = None
+    """The repository that the workspace belongs to."""
     measured: dict[str, Any] = field(default_factory=dict)
     """The numbers behind the lines, for `--json`."""
 
@@ -137,7 +139,7 @@ def _stored_checkpoint(asked: Asked) -> int:
 
 
 def _opened(asked: Asked) -> tuple[Repository, RunLog]:
-    repository = open_repository(_hasty(asked.store), asked.secret())
+    repository = open_repository(_hasty(asked.store), asked.secret(), asked.known)
     return repository, repository.log(asked.config.run, life="doctor", clock=asked.clock, rng=asked.rng)
 
 
