@@ -18,7 +18,7 @@ from spotwarp.errors import ConfigError
 
 DIRECTORY: Final = ".spotwarp"
 FILE: Final = "config.yaml"
-_UNSAID: Final = ("notify", "notice_url", "notice_command")
+_UNSAID: Final = ("key_file", "notify", "notice_url", "notice_command")
 """What may hold a secret though it should not."""
 _KEY: Final = "SPOTWARP_KEY"
 """The key of an encrypted repository; no option, since it must not stand in the file."""

@@ -9,7 +9,7 @@ import sys
 import typer
 
 from spotwarp import __version__
-from spotwarp.cli import background, demo, doctor, init, inspect, key, restore, run, status, sync
+from spotwarp.cli import background, demo, doctor, init, inspect, key, keys, restore, run, status, sync
 from spotwarp.cli.parsing import Verb, Verbs
 from spotwarp.cli.render import failure
 from spotwarp.errors import Interrupted, SpotWarpError, UsageError, WorkspaceFault
@@ -46,6 +46,7 @@ def _root(
 
 def main(arguments: list[str]) -> int:
     """Run the command line and return its exit code; no traceback reaches a user for an error of the tree."""
+    keys.take()
     own = arguments[: arguments.index("--")] if "--" in arguments else arguments
     try:
         code = app(arguments or ["--help"], prog_name="spotwarp", standalone_mode=False)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from spotwarp import errors
-from spotwarp.cli import render
+from spotwarp.cli import keys, render
 from spotwarp.cli.context import LOOK_BUDGET_S, Context, enter, here
 from spotwarp.config import find_workspace
 from spotwarp.errors import ExecutionError, Interrupted, LeaseHeld, SpotWarpError, UsageError
@@ -43,7 +43,7 @@ def started(workspace: Path, *, as_json: bool) -> int:
     from spotwarp.execution.control_socket import glimpse
     from spotwarp.execution.detached import Starting
 
-    starting = Starting(workspace, sys.argv[1:], os.environ)
+    starting = Starting(workspace, sys.argv[1:], {**os.environ, **keys.held()})
     try:
         code = starting.wait(_on_stderr)
     except KeyboardInterrupt:

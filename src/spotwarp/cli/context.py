@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spotwarp.cli import keys
 from spotwarp.cli.render import note
 from spotwarp.clock import Clock, Rng, SystemClock, SystemRng
 from spotwarp.config import Config, find_workspace, load, mistaken
@@ -79,15 +80,26 @@ def here() -> Path:
 def settings(run: str | None = None, **overrides: object) -> tuple[Path, Config]:
     """The workspace at or above the working directory and its config. Raises `ConfigError`."""
     workspace = find_workspace(here())
-    return workspace, load(workspace, env=os.environ, overrides={"run": run, **overrides})
+    config = load(workspace, env=os.environ, overrides={"run": run, **overrides})
+    keys.leave(config.secrets)
+    return workspace, config
 
 
 def key_of(config: Config, workspace: Path) -> Secret | None:
-    """The key that this process was given, taken out of its environment: what it starts does not inherit it, unless
-    `secrets` names the variable. Raises `ConfigError`."""
-    from spotwarp.persistence.encryption.secret import VARIABLE, given
+    """The key that this process was given. Raises `ConfigError`, `UsageError`."""
+    from spotwarp.persistence.encryption.secret import given
 
-    return given(os.environ, config.key_file, workspace, keep=VARIABLE in config.secrets)
+    return given(keys.held(), config.key_file, workspace)
+
+
+def key_place(flag: str, workspace: Path) -> Path:
+    """The path that --key-file means: one that is relative begins where the user is. Raises `ConfigError`."""
+    from spotwarp.persistence.encryption.secret import place
+
+    if flag.startswith("~"):
+        return place(flag, workspace)
+    path = here() / flag
+    return place(str(path.parent.resolve() / path.name), workspace)
 
 
 def known_in(workspace: Path) -> Known | None:

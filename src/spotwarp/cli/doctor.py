@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from spotwarp.cli import render
+from spotwarp.cli import keys, render
 from spotwarp.cli.context import connect, here, key_of, known_in
 from spotwarp.clock import SystemClock, SystemRng
 
@@ -80,4 +80,6 @@ def _config(remote_path: str | None) -> tuple[Path, Config]:
         if remote_path is None:
             raise
         return here(), load(None, env=os.environ, overrides=overrides)
-    return workspace, load(workspace, env=os.environ, overrides=overrides)
+    config = load(workspace, env=os.environ, overrides=overrides)
+    keys.leave(config.secrets)
+    return workspace, config

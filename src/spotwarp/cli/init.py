@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from spotwarp.cli import render
-from spotwarp.cli.context import connect, here, keep_known, known_in
+from spotwarp.cli import keys, render
+from spotwarp.cli.context import connect, here, keep_known, key_place, known_in
 from spotwarp.clock import Clock, Rng, SystemClock, SystemRng
 from spotwarp.errors import ConfigError, ObjectMissing, RepositoryMissing, StoreUnsupported, UsageError
 
@@ -97,7 +97,8 @@ def init(
                 "repository": made["repository"],
                 "created": made["created"],
                 "encrypted": made["encrypted"],
-                "key_file": settled.key_file or None,
+                "key": made["key"] or None,
+                "key_file": settled.named or None,
                 "key_file_made": new_file,
                 "snapshots": made["snapshots"],
                 "left_out": _withheld(workspace),
@@ -112,9 +113,12 @@ def init(
 class _Settled:
     """What init goes by: flags over an existing config over defaults."""
 
-    def __init__(self, remote_path: str, run: str, single_writer: bool, key_file: str, existing: bool) -> None:
+    def __init__(
+        self, remote_path: str, run: str, single_writer: bool, named: str, key_file: str, existing: bool
+    ) -> None:
         self.remote_path, self.run, self.single_writer = remote_path, run, single_writer
-        self.key_file, self.existing = key_file, existing
+        self.named, self.key_file, self.existing = named, key_file, existing
+        """`named` is the key file of the flag, `key_file` the one in force, as for every verb."""
 
 
 def _settled(
@@ -127,8 +131,8 @@ def _settled(
 
     if run is not None:
         checked_run(run)
-    if key_file is not None:
-        key_file = str(place(key_file, workspace))
+    named = str(key_place(key_file, workspace)) if key_file is not None else ""
+    in_force = named or os.environ.get("SPOTWARP_KEY_FILE", "")
     if not config.path_in(workspace).exists():
         if remote_path is None:
             raise ConfigError(
@@ -140,7 +144,7 @@ def _settled(
                 f"{location.path} is inside this workspace: it would be lost with it, and be stored in itself",
                 hint="Name a directory on another disk, or a bucket.",
             )
-        return _Settled(str(location), run or DEFAULT_RUN, single_writer, key_file or "", existing=False)
+        return _Settled(str(location), run or DEFAULT_RUN, single_writer, named, in_force, existing=False)
     present = config.load(workspace, env={})
     kept_at = str(parse_url(present.remote_path, cwd=workspace))
     if remote_path is not None and str(parse_url(remote_path, cwd=workspace)) != kept_at:
@@ -158,40 +162,48 @@ def _settled(
             "this workspace relies on create-if-absent",
             hint=f"Set single_writer in {config.path_in(workspace)} if really only one machine will ever write.",
         )
-    if key_file is not None and key_file != present.key_file:
+    if named and named != (str(place(present.key_file, workspace)) if present.key_file else ""):
         raise ConfigError(
-            f"this workspace has another key file: {present.key_file or 'none'}",
+            f"this workspace has {'another' if present.key_file else 'no'} key file in its config",
             hint=f"Edit key_file in {config.path_in(workspace)}.",
         )
-    return _Settled(kept_at, present.run, present.single_writer, present.key_file, existing=True)
+    return _Settled(kept_at, present.run, present.single_writer, named, in_force or present.key_file, existing=True)
 
 
 def _secret(workspace: Path, settled: _Settled, store: Store, *, encrypt: bool) -> tuple[Secret | None, bool]:
     """The key to open the repository with, or to make it with; the flag says that its file was made now."""
     from spotwarp.persistence.encryption import secret as secrets
-    from spotwarp.persistence.repository import read_identity
 
-    variable = os.environ.pop(secrets.VARIABLE, "")
-    if settled.key_file and (settled.existing or not encrypt) and not variable:
-        return secrets.read(secrets.place(settled.key_file, workspace)), False
-    if not encrypt:
-        return (secrets.secret(variable) if variable.strip() else None), False
-    try:
-        read_identity(store)
-        there = True
-    except RepositoryMissing:
-        there = False
-    if settled.key_file and not settled.existing:
-        path = Path(settled.key_file)
-        return (secrets.read(path), False) if there else secrets.read_or_make(path)
+    variable = keys.held().get(keys.KEY, "")
+    new = encrypt and not _there(store)
     if variable.strip():
-        return (secrets.secret if there else secrets.chosen)(variable), False
+        if new and settled.named:
+            raise UsageError(
+                f"two keys are given: {keys.KEY} is set, which comes before a key file, and so is --key-file",
+                hint=f"Unset {keys.KEY}, or leave --key-file out; `spotwarp key add` makes a second key later.",
+            )
+        return (secrets.chosen if new else secrets.secret)(variable, f"in {keys.KEY}"), False
+    if settled.key_file:
+        path = secrets.place(settled.key_file, workspace)
+        return secrets.read_or_make(path) if new and settled.named else (secrets.read(path), False)
+    if not encrypt:
+        return None, False
     if not sys.stdin.isatty():
         raise UsageError(
             "there is no key to encrypt with",
             hint="--key-file FILE makes one; or set SPOTWARP_KEY to a passphrase, or type one on a terminal.",
         )
-    return asked_for(new=not there), False
+    return asked_for(new=new), False
+
+
+def _there(store: Store) -> bool:
+    from spotwarp.persistence.repository import read_identity
+
+    try:
+        read_identity(store)
+    except RepositoryMissing:
+        return False
+    return True
 
 
 def asked_for(*, new: bool) -> Secret:
@@ -199,7 +211,7 @@ def asked_for(*, new: bool) -> Secret:
     from spotwarp.persistence.encryption.secret import chosen, secret
 
     text = typer.prompt("passphrase", hide_input=True, confirmation_prompt=new, err=True)
-    return chosen(text) if new else secret(text)
+    return (chosen if new else secret)(text, "just typed")
 
 
 def _probe(store: Store, clock: Clock, rng: Rng, *, single_writer: bool) -> ProbeResult:
@@ -238,6 +250,8 @@ def _create(
     from spotwarp import config
     from spotwarp.configfile import write
     from spotwarp.execution import localstate
+    from spotwarp.persistence.encryption.keyring import open_keys
+    from spotwarp.persistence.encryption.secret import read
     from spotwarp.persistence.repository import create
     from spotwarp.persistence.store.single_writer import SingleWriterStore
 
@@ -250,6 +264,10 @@ def _create(
         encrypt=encrypt,
         known=known,
     )
+    if settled.named and secret is not None:  # no file is noted that does not open it
+        named = read(Path(settled.named))
+        if named != secret:
+            open_keys(store, named)
     keep_known(workspace, repository)
     repository.enlist(settled.run)
     head = repository.log(settled.run, life="init", clock=clock, rng=rng).head()
@@ -262,14 +280,16 @@ def _create(
         }
         if excludes:
             values["exclude"] = excludes
-        if settled.key_file:
-            values["key_file"] = settled.key_file
+        if settled.named:
+            values["key_file"] = settled.named
         write(workspace, config.render(values))
     localstate.save(localstate.runtime(workspace) / localstate.RATE, localstate.Rate(rate))
     return {
         "repository": repository.identity.id,
         "created": created,
         "encrypted": repository.encrypted,
+        "key": secret.words if secret is not None else "",
+        "key_kind": secret.kind if secret is not None else "",
         "snapshots": len(head.state.retained),
         "generation": head.state.generation,
     }
@@ -327,13 +347,16 @@ def _on_encryption(settled: _Settled, made: dict[str, object], *, new_file: bool
         host = marketplace(os.environ) if made["created"] else ""
         words = f"  encrypted   no. On a rented host ({host}) think of `--encrypt`, at another remote path"
         return [words] if host else []
-    opens = f"the key in {settled.key_file}" if settled.key_file else "the passphrase; set SPOTWARP_KEY to it for `run`"
-    lines = [f"  encrypted   yes; opens with {opens}"]
+    typed = "; set SPOTWARP_KEY to it for `run`" if made["key"] == "the passphrase just typed" else ""
+    lines = [f"  encrypted   yes; opens with {made['key']}{typed}"]
     if new_file:
-        lines.append(
-            f"  WARNING     {settled.key_file} was made now. KEEP A COPY ELSEWHERE: without it, or another key"
-        )
+        lines.append(f"  WARNING     {settled.named} was made now. KEEP A COPY ELSEWHERE: without it, or another key")
         lines.append("              (`spotwarp key add`), nobody can ever read what is stored")
+    elif made["created"] and made["key_kind"] == "passphrase":
+        lines.append(
+            "  WARNING     KEEP THE PASSPHRASE ELSEWHERE TOO: without it, or another key (`spotwarp key add`),"
+        )
+        lines.append("              nobody can ever read what is stored")
     return lines
 
 

@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from spotwarp.cli import render
-from spotwarp.cli.context import LOOK_BUDGET_S, connect, key_of, known_in, settings
+from spotwarp.cli import keys, render
+from spotwarp.cli.context import LOOK_BUDGET_S, connect, key_of, key_place, known_in, settings
 from spotwarp.cli.init import asked_for
 from spotwarp.clock import SystemClock, SystemRng
+from spotwarp.config import path_in
 from spotwarp.errors import UsageError, WrongKey
 
 if TYPE_CHECKING:
     from spotwarp.persistence.encryption.keyring import Keyring, Opened
     from spotwarp.persistence.encryption.secret import Secret
 
-NEW_VARIABLE = "SPOTWARP_NEW_KEY"
 _COPY = "Keep a copy of it elsewhere."
+_KEEP = "keep it elsewhere too: without it, or another key, nobody can ever read what is stored"
 
 app = typer.Typer(no_args_is_help=True, help="Say and change who can open an encrypted repository.")
 
@@ -38,6 +39,9 @@ class _At:
     ring: Keyring
     opened: Opened
     workspace: Path
+    key_file: str
+    """As the config has it."""
+    secret: Secret
 
 
 def _open() -> _At:
@@ -60,26 +64,28 @@ def _open() -> _At:
             hint="`spotwarp init --encrypt` makes an encrypted one, at another remote path.",
         )
     opened = open_keys(store, secret)
-    return _At(Keyring(store, clock=clock, rng=rng), opened.of(identity.id), workspace)
+    assert secret is not None  # noqa: S101 - nothing opens without one
+    return _At(Keyring(store, clock=clock, rng=rng), opened.of(identity.id), workspace, config.key_file, secret)
 
 
 def _new(at: _At, key_file: str | None) -> tuple[Secret, str]:
     """The key that is to open the repository too, and words on where it is."""
-    from spotwarp.persistence.encryption.secret import chosen, place, read_or_make
+    from spotwarp.persistence.encryption.secret import chosen, read_or_make
 
-    variable = os.environ.pop(NEW_VARIABLE, "")
+    variable = keys.held().get(keys.NEW_KEY, "")
     if key_file is not None:
-        path = place(key_file, at.workspace)
+        path = key_place(key_file, at.workspace)
         secret, made = read_or_make(path)
         return secret, f"in {path}" + (f", which was made now. {_COPY}" if made else "")
     if variable.strip():
-        return chosen(variable), f"in {NEW_VARIABLE}"
+        secret = chosen(variable, f"in {keys.NEW_KEY}")
+        return secret, f"{secret.words}; {_KEEP}"
     if not sys.stdin.isatty():
         raise UsageError(
             "there is no new key",
-            hint=f"--key-file FILE makes one; or set {NEW_VARIABLE} to a passphrase, or type one on a terminal.",
+            hint=f"--key-file FILE makes one; or set {keys.NEW_KEY} to a passphrase, or type one on a terminal.",
         )
-    return asked_for(new=True), "the passphrase just typed"
+    return asked_for(new=True), f"the passphrase just typed; {_KEEP}"
 
 
 @app.command("list")
@@ -180,5 +186,9 @@ def rotate(
     if as_json:
         render.facts({"id": slot.id, "kind": slot.kind, "removed": at.opened.slot})
         return
-    render.line(f"key {slot.id} opens the repository now: {where}; key {at.opened.slot} no longer does")
+    render.line(f"key {slot.id} opens the repository now: {where}")
+    render.line(f"key {at.opened.slot} no longer does")
+    if at.key_file and at.secret.source.startswith("in /"):
+        name = "SPOTWARP_KEY_FILE" if os.environ.get("SPOTWARP_KEY_FILE") else f"`key_file` in {path_in(at.workspace)}"
+        render.line(f"{name} still names the file of the old one")
     render.line("next: give it to this and every other machine (SPOTWARP_KEY, SPOTWARP_KEY_FILE or `key_file`)")

@@ -190,8 +190,8 @@ def open_repository(store: Store, secret: Secret | None = None, known: Known | N
         # Also what a store would say that wants to see what is put there.
         raise WrongKey(
             f"the repository at {store.url} is not encrypted, though a key is given here",
-            hint="Unset SPOTWARP_KEY, SPOTWARP_KEY_FILE and `key_file` to use it as it is. What is to be encrypted is "
-            "made so by `spotwarp init --encrypt`, at another remote path.",
+            hint="To use it as it is, leave out SPOTWARP_KEY, SPOTWARP_KEY_FILE, `key_file` and --key-file. What is to "
+            "be encrypted is made so by `spotwarp init --encrypt`, at another remote path.",
         )
     return Repository(store, identity)
 

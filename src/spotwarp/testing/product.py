@@ -162,7 +162,7 @@ class Machine:
         clock, rng = SystemClock(), SystemRng()
         settings = config.load(self.path, env=self._env)
         store = open_store(parse_url(settings.remote_path, cwd=self.path), clock=clock, rng=rng, env=self._env)
-        secret = given(dict(self._env), settings.key_file, self.path, keep=True)
+        secret = given(self._env, settings.key_file, self.path)
         repository = open_repository(store, secret)
         log = repository.log(settings.run, life="look", clock=clock, rng=rng)
         head = log.head() if settings.run in repository.runs() else log.existing_head()

@@ -31,17 +31,24 @@ def test_no_secret_is_shown() -> None:
     assert "horse" not in repr(secret("correct horse"))
 
 
-def test_the_variable_comes_before_the_file_and_is_not_inherited(tmp_path: Path) -> None:
+def test_the_variable_comes_before_the_file(tmp_path: Path) -> None:
     made, _ = read_or_make(tmp_path / "k")
     workspace = tmp_path / "ws"
-    env = {VARIABLE: "correct horse", "HOME": "/"}
+    env = {VARIABLE: "correct horse"}
     assert given(env, str(tmp_path / "k"), workspace) == secret("correct horse")
-    assert env == {"HOME": "/"}
-    assert given(env, str(tmp_path / "k"), workspace) == made
-    assert given(env, "", workspace) is None
-    kept = {VARIABLE: "correct horse"}
-    given(kept, "", workspace, keep=True)
-    assert kept == {VARIABLE: "correct horse"}
+    assert given({}, str(tmp_path / "k"), workspace) == made
+    assert given({}, "", workspace) is None
+
+
+def test_where_a_secret_came_from_is_told(tmp_path: Path) -> None:
+    read_or_make(tmp_path / "k")
+    found = (given({VARIABLE: "correct horse"}, "", tmp_path / "ws"), given({}, str(tmp_path / "k"), tmp_path / "ws"))
+    assert [one.words for one in found if one] == ["the passphrase in SPOTWARP_KEY", f"the key in {tmp_path / 'k'}"]
+
+
+def test_a_variable_that_is_no_text_is_a_typed_error() -> None:
+    with pytest.raises(UsageError, match="the key in SPOTWARP_KEY is not text"):
+        given({VARIABLE: b"correct \xff horse".decode("utf-8", "surrogateescape")}, "", Path("/ws"))
 
 
 @pytest.mark.parametrize("text", ["", "\n", "   "])
@@ -51,9 +58,32 @@ def test_nothing_is_no_key(text: str) -> None:
 
 
 def test_a_new_passphrase_has_some_length() -> None:
-    with pytest.raises(UsageError, match="shorter than 8"):
-        chosen("horse")
+    with pytest.raises(UsageError, match="shorter than 12"):
+        chosen("elevenchars")
     assert chosen("horse battery").kind == "passphrase"
+
+
+def test_what_is_plainly_no_passphrase_is_not_taken_for_a_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "project-secret.key").touch()
+    for text in ("/home/me/project.key", "~/project-secret.key", "project-secret.key"):
+        with pytest.raises(UsageError, match="is the path of a file") as refused:
+            chosen(text)
+        assert text not in f"{refused.value.message} {refused.value.hint}"
+    for text in ("spotwarp-key-" + "ab" * 31, "spotwarp-key-" + "AB" * 32):
+        with pytest.raises(UsageError, match="not a whole one") as refused:
+            chosen(text)
+        assert text not in f"{refused.value.message} {refused.value.hint}"
+    assert chosen("spotwarp-key-" + "ab" * 32).kind == "file"
+
+
+@pytest.mark.parametrize("text", ["correct horse battery", "spotwarp-key-" + "ab" * 32, "~nobody-here/k", "/a\0b"])
+def test_what_is_no_place_of_a_key_file_is_said_without_it(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match="key_file") as refused:
+        place(text, tmp_path)
+    assert text not in f"{refused.value.message} {refused.value.hint}"
 
 
 @pytest.mark.parametrize("content", ["", "my passphrase\n", "spotwarp-key-12", "spotwarp-key-" + "x" * 64])

@@ -36,7 +36,10 @@ from spotwarp.persistence.store.api import Store
 MOST_SLOTS: Final = 16
 _VERSION: Final = 1
 _TRIES: Final = 20
-_GIVE: Final = f"Set {VARIABLE} (passphrase or key) or SPOTWARP_KEY_FILE, or name `key_file` in the config."
+_GIVE: Final = (
+    f"Set {VARIABLE} (passphrase or key); or name a key file: SPOTWARP_KEY_FILE, `key_file` in the config, "
+    "or --key-file of `init`."
+)
 
 
 class KeySet(msgspec.Struct, frozen=True):
@@ -184,7 +187,7 @@ def open_keys(store: Store, secret: Secret | None) -> Opened:
     for slot in keys.slots:
         if (key := unwrap(slot, secret, keys.repository)) is not None:
             return Opened(keys.repository, key, slot.id)
-    raise WrongKey(f"the key given here ({secret.kind}) does not open the repository at {store.url}", hint=_GIVE)
+    raise WrongKey(f"{secret.words} does not open the repository at {store.url}", hint=_GIVE)
 
 
 def newest(store: Store) -> tuple[int, KeySet]:

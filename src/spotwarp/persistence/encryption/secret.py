@@ -5,10 +5,11 @@ Owns where it is looked for and the form of a key file. A secret is shown to nob
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import unicodedata
-from collections.abc import MutableMapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
@@ -18,7 +19,7 @@ from spotwarp.errors import ConfigError, UsageError, WorkspaceFault
 
 VARIABLE: Final = "SPOTWARP_KEY"
 """Holds a passphrase, or what a key file holds."""
-SHORTEST: Final = 8
+SHORTEST: Final = 12
 """Characters of a passphrase that is taken for a new key; whoever has the bucket can try all the shorter ones."""
 
 _MARK: Final = "spotwarp-key-"
@@ -36,23 +37,53 @@ class Secret:
     material: bytes = field(repr=False)
     text: str = field(default="", repr=False)
     """As it was given: what is to be taken out of logs."""
+    source: str = field(default="", compare=False)
+    """Where it came from, as words: `in SPOTWARP_KEY`."""
+
+    @property
+    def words(self) -> str:
+        """What it is and where it came from, for messages."""
+        return " ".join(filter(None, ("the key" if self.kind == "file" else "the passphrase", self.source)))
 
 
-def secret(text: str) -> Secret:
-    """The secret that `text` is: a key as a key file holds it, or else a passphrase. Raises `UsageError` if empty."""
+def secret(text: str, source: str = "") -> Secret:
+    """The secret that `text` is: a key as a key file holds it, or else a passphrase.
+
+    Raises `UsageError` when it is empty or no text.
+    """
     bare = text.strip("\r\n")
+    try:
+        bare.encode()
+    except UnicodeEncodeError:
+        raise UsageError(
+            f"the key {source} is not text in UTF-8".replace("  ", " "),
+            hint=f"Set {VARIABLE} to a passphrase, or to what a key file holds.",
+        ) from None  # the error holds it
     if not bare.strip():
         raise UsageError("the key is empty", hint=f"Set {VARIABLE} to the passphrase, or name a key file.")
     if (found := _FORM.fullmatch(bare.strip())) is not None:
-        return Secret("file", bytes.fromhex(found[1]), bare.strip())
+        return Secret("file", bytes.fromhex(found[1]), bare.strip(), source)
     # One passphrase, however a keyboard or a system composes its letters.
-    return Secret("passphrase", unicodedata.normalize("NFC", bare).encode(), bare)
+    return Secret("passphrase", unicodedata.normalize("NFC", bare).encode(), bare, source)
 
 
-def chosen(text: str) -> Secret:
-    """As `secret`, for a new one. Raises `UsageError` for a passphrase that is too short."""
-    found = secret(text)
-    if found.kind == "passphrase" and len(text.strip()) < SHORTEST:
+def chosen(text: str, source: str = "") -> Secret:
+    """As `secret`, for a new one. Raises `UsageError` for a passphrase that is too short, or plainly none."""
+    found = secret(text, source)
+    bare = text.strip()
+    if found.kind == "file":
+        return found
+    if bare.startswith(_MARK):
+        raise UsageError(
+            "the passphrase begins as a key does, and is not a whole one",
+            hint=f"A key is {_MARK} and 64 digits; was the end cut off?",
+        )
+    if _is_path(bare):
+        raise UsageError(
+            "the passphrase is the path of a file",
+            hint="A key file is named by --key-file, SPOTWARP_KEY_FILE or `key_file`.",
+        )
+    if len(bare) < SHORTEST:
         raise UsageError(
             f"the passphrase is shorter than {SHORTEST} characters",
             hint="Take several random words, or a key file: --key-file FILE makes one.",
@@ -60,23 +91,41 @@ def chosen(text: str) -> Secret:
     return found
 
 
-def given(env: MutableMapping[str, str], key_file: str, workspace: Path, *, keep: bool = False) -> Secret | None:
+def _is_path(text: str) -> bool:
+    try:
+        return text.startswith(("/", "~/", "./", "../")) or Path(text).exists()
+    except (OSError, ValueError):  # too long, say
+        return False
+
+
+def given(env: Mapping[str, str], key_file: str, workspace: Path) -> Secret | None:
     """The secret of this process: the variable's, else the file's, else None.
 
-    The variable is removed from `env`, unless `keep`: no process that is started later shall inherit it. Raises
-    `ConfigError` when the file cannot be used.
+    Raises `UsageError`, and `ConfigError` when the file cannot be used.
     """
-    text = env.get(VARIABLE, "") if keep else env.pop(VARIABLE, "")
+    text = env.get(VARIABLE, "")
     if text.strip():
-        return secret(text)
+        return secret(text, f"in {VARIABLE}")
     return read(place(key_file, workspace)) if key_file else None
 
 
 def place(key_file: str, workspace: Path) -> Path:
     """Where the key file is. Raises `ConfigError` for a place that would be stored, or is another one elsewhere."""
-    path = Path(key_file).expanduser()
-    if not path.is_absolute():
-        raise ConfigError(f"key_file: {key_file!r} is not an absolute path", hint="Write it from / or ~/ on.")
+    # What is no path may be a key that was put in the wrong place: no message says it.
+    if _FORM.search(key_file):
+        raise ConfigError(
+            "key_file holds a key, not the path of its file",
+            hint=f"A key belongs into a file that only you can read, or into {VARIABLE}.",
+        )
+    path = Path(key_file)
+    if key_file.startswith("~"):
+        with contextlib.suppress(RuntimeError):  # nobody's home
+            path = path.expanduser()
+    if not path.is_absolute() or "\0" in key_file:
+        raise ConfigError(
+            "key_file is not an absolute path",
+            hint=f"Write it from / or ~/ on. A passphrase belongs into {VARIABLE}, a key into a file.",
+        )
     if path.resolve().is_relative_to(workspace.resolve()):
         raise ConfigError(
             f"the key file {path} is inside the workspace: it would be lost with it, and be stored behind itself",
@@ -100,7 +149,7 @@ def read(path: Path) -> Secret:
             f"{path} is not a key file",
             hint=f"`spotwarp init --encrypt --key-file` makes one. A passphrase belongs into {VARIABLE}.",
         )
-    return secret(text)
+    return secret(text, f"in {path}")
 
 
 def read_or_make(path: Path) -> tuple[Secret, bool]:
@@ -124,7 +173,7 @@ def read_or_make(path: Path) -> tuple[Secret, bool]:
         _settle(path.parent)
     except OSError as error:
         raise WorkspaceFault(f"the key file {path} cannot be written: {error.strerror or error}") from error
-    return secret(text), True
+    return secret(text, f"in {path}"), True
 
 
 def _settle(directory: Path) -> None:
