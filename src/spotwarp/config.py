@@ -32,8 +32,10 @@ class Option:
 
     name: str
     default: str
-    parse: Callable[[object], Any]
+    parse: Callable[..., Any]
     comment: str
+    layered: bool = False
+    """What one source does not name of it, the one beneath says: `parse` gets that value too."""
 
 
 OPTIONS: Final = (
@@ -172,7 +174,9 @@ OPTIONS: Final = (
         values.limits,
         "What storing may use beside the command. cpu: cores for reading, hashing and coding, such as 1.5 or 50%\n"
         "(auto: up to four threads of low priority). bandwidth: of data, each way, such as 200MB/s or 1Gbit/s; the\n"
-        "heartbeat never waits for it. Neither counts any more once the machine is about to go.",
+        "heartbeat never waits for it. Neither counts any more once the machine is about to go. What a variable or a\n"
+        "flag does not name stays as it is here; `none` is no limit at all.",
+        layered=True,
     ),
     Option(
         "coding",
@@ -315,30 +319,34 @@ def load(workspace: Path | None, *, env: Mapping[str, str], overrides: Mapping[s
 
     Raises `ConfigError` with file, line and the nearest known key.
     """
-    values = {option.name: (option.default, "the default") for option in OPTIONS}
+    layers: dict[str, list[tuple[object, str]]] = {option.name: [(option.default, "the default")] for option in OPTIONS}
     path = path_in(workspace) if workspace else None
     given, lines = read(path) if path else ({}, {})
-    merged: dict[str, tuple[object, str]] = dict(values)
-    merged |= {name: (value, f"{path}, line {lines.get(name, 1)}") for name, value in given.items()}
+    for name, value in given.items():
+        layers[name].append((value, f"{path}, line {lines.get(name, 1)}"))
     for option in OPTIONS:
         variable = f"SPOTWARP_{option.name.upper()}"
         if env.get(variable) and variable != _COMMANDS_OWN:
-            merged[option.name] = (env[variable].split(":") if option.name == "exclude" else env[variable], variable)
-    merged |= {
-        name: (value, f"--{name.replace('_', '-')}") for name, value in (overrides or {}).items() if value is not None
-    }
-    parsed: dict[str, Any] = {}
-    for option in OPTIONS:
-        value, source = merged[option.name]
-        if value == "[]" == option.default:
-            value = []
+            value = env[variable].split(":") if option.name == "exclude" else env[variable]
+            layers[option.name].append((value, variable))
+    for name, value in (overrides or {}).items():
+        if value is not None:
+            layers[name].append((value, f"--{name.replace('_', '-')}"))
+    return Config(**{_FIELDS.get(o.name, o.name): _parsed(o, layers[o.name]) for o in OPTIONS})
+
+
+def _parsed(option: Option, layers: list[tuple[object, str]]) -> Any:
+    """The value in force, of all that were given with their sources, the strongest last. Raises `ConfigError`."""
+    found: Any = None
+    for value, source in layers if option.layered else layers[-1:]:
+        one = [] if value == "[]" == option.default else value
         try:
-            parsed[_FIELDS.get(option.name, option.name)] = option.parse(value)
+            found = option.parse(one, found) if option.layered else option.parse(one)
         except ValueError as error:
             shown = "its value" if option.name in _UNSAID else repr(value)
             words = f"{option.name} is empty" if value in (None, "") else f"{option.name}: {shown} {error}"
             raise ConfigError(f"{words} ({source})", hint=option.comment.replace("\n", " ")) from error
-    return Config(**parsed)
+    return found
 
 
 _MOST_TEXT: Final = 256 << 10

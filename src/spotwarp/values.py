@@ -6,9 +6,10 @@ Pure. The message continues a sentence that begins with the option and what was 
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from spotwarp.errors import UsageError
@@ -270,12 +271,17 @@ def dollars(value: object) -> float | None:
         return None
     if isinstance(value, bool) or not re.fullmatch(r"[0-9]+(\.[0-9]+)?(e-?[0-9]+)?", str(value)):
         raise ValueError("must be an amount of dollars such as 0.023")
-    return float(str(value))
+    if not math.isfinite(found := float(str(value))):
+        raise ValueError("must be an amount of dollars such as 0.023")
+    return found
 
 
-def limits(value: object) -> Limits:
-    """Limits from a mapping, or from `cpu=1.5,bandwidth=200MB/s`. Raises `ValueError`."""
-    return Limits(**_fields(value, {"cpu": cores, "bandwidth": rate}))
+def limits(value: object, beneath: Limits | None = None) -> Limits:
+    """Limits from a mapping, or from `cpu=1.5,bandwidth=200MB/s`; what they do not name is as in `beneath`. `none`: no
+    limit at all. Raises `ValueError`."""
+    if value == "none":
+        return Limits()
+    return replace(beneath or Limits(), **_fields(value, {"cpu": cores, "bandwidth": rate}))
 
 
 def prices(value: object) -> Prices:
@@ -286,7 +292,7 @@ def prices(value: object) -> Prices:
 def coding(value: object) -> str | None:
     """One of `CODINGS`, or None for `auto`. Raises `ValueError`."""
     if value != "auto" and value not in CODINGS:
-        raise ValueError(f"must be auto, {', '.join(CODINGS)}")
+        raise ValueError(f"must be auto, {', '.join(CODINGS[:-1])} or {CODINGS[-1]}")
     return None if value == "auto" else str(value)
 
 
@@ -297,6 +303,8 @@ def _fields(value: object, readers: Mapping[str, Callable[[object], Any]]) -> di
         pairs = [re.split(r"\s*[=:]\s*", part.strip(), maxsplit=1) for part in parts]
         if any(len(pair) != 2 for pair in pairs):
             raise ValueError(f"must name its values, such as {next(iter(readers))}=1 (known: {', '.join(readers)})")
+        if len(dict(pairs)) < len(pairs):
+            raise ValueError("names a value twice")
         value = dict(pairs)
     if value is not None and not isinstance(value, dict):
         raise ValueError(f"must be a mapping of {', '.join(readers)}")

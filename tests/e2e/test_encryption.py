@@ -180,6 +180,13 @@ def test_a_run_in_the_background_has_the_key_and_its_command_does_not(rent: Rent
     assert b"opens with the passphrase" in made.out
     assert PASSPHRASE.encode() not in made.out
     machine("run", "--detach", "--command", f"env > seen; echo '{'#' * 10}'; until test -e go; do sleep 0.05; done")
+    seen = machine("status", env={KEY: ""}).out.decode()
+    assert "cannot be read from here" in seen
+    assert "no key is given here" in seen
+    assert "NOT STORED" not in seen
+    unread = machine("status", "--json", env={KEY: "not the passphrase"}).json
+    assert (unread["run"], "store_error" in unread) == ("main", False)
+    assert "the passphrase in SPOTWARP_KEY does not open" in unread["not_read"]
     machine.file("go", "")
     until(lambda: machine.facts("status", code=None)["state"] == "complete", "its end")
     assert PASSPHRASE not in (machine.path / "seen").read_text()

@@ -63,7 +63,9 @@ def test_a_flag_wins_over_a_variable_over_the_file(tmp_path: Path) -> None:
     env = {"SPOTWARP_LIMITS": "bandwidth=2MB/s"}
     assert config.load(here, env={}).limits == Limits(2.0, 1e6)
     assert config.load(here, env={}).prices == Prices(egress=0.0)
-    assert config.load(here, env=env).limits == Limits(None, 2e6)
+    assert config.load(here, env=env).limits == Limits(2.0, 2e6), "what a source does not name stays"
+    assert config.load(here, env=env, overrides={"limits": "cpu=1"}).limits == Limits(1.0, 2e6)
+    assert config.load(here, env=env, overrides={"limits": "none"}).limits == Limits()
     told = config.load(here, env=env, overrides={"limits": "cpu=1.5, bandwidth=none", "coding": "delta"})
     assert (told.limits, told.coding) == (Limits(1.5, None), "delta")
 
@@ -75,8 +77,12 @@ def test_a_flag_wins_over_a_variable_over_the_file(tmp_path: Path) -> None:
         ("limits: {bandwidth: 100}", "bandwidth 100 that must be none or a rate"),
         ("limits: fast", "must name its values"),
         ("limits: [1]", "must be a mapping of cpu, bandwidth"),
-        ("coding: xor", "must be auto, raw, planes, delta"),
+        ("coding: xor", "must be auto, raw, planes or delta"),
         ("prices: {egress: free}", "must be an amount of dollars"),
+        ("prices: {egress: 1e999}", "must be an amount of dollars"),
+        ("prices: {egress: .inf}", "must be an amount of dollars"),
+        ("prices: {egress: .nan}", "must be an amount of dollars"),
+        ("limits: 'cpu=1,cpu=2'", "names a value twice"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, text: str, words: str) -> None:

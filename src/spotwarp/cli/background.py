@@ -225,7 +225,8 @@ def logs(
 
     spotwarp logs --attempt 2 --since 10m
 
-    Exit codes: 0, 10 no such run or attempt, 16 damaged, 17 store unavailable, 130 Ctrl-C (the run goes on).
+    Exit codes: 0, 10 no such run or attempt, 12 no or another key, 16 damaged, 17 store unavailable, 130 Ctrl-C (the
+    run goes on).
     """
     moment = _moment(since) if since is not None else None
     if follow and as_json:

@@ -33,7 +33,7 @@ def snapshots(
 
     spotwarp snapshots --json
 
-    Exit codes: 0, 10 no such run, 17 store unavailable.
+    Exit codes: 0, 10 no such run, 12 no or another key, 17 store unavailable.
     """
     from spotwarp.persistence.repository import retained_snapshots
     from spotwarp.persistence.view import snapshot_facts
@@ -69,7 +69,7 @@ def runs(as_json: bool = typer.Option(False, "--json", help="Print them as JSON.
 
     spotwarp runs --json
 
-    Exit codes: 0, 10 no repository, 17 store unavailable.
+    Exit codes: 0, 10 no repository, 12 no or another key, 17 store unavailable.
     """
     opened = enter(budget_s=LOOK_BUDGET_S)
     found = []
@@ -125,7 +125,8 @@ def check(
 
     spotwarp check --repair
 
-    Exit codes: 0 everything is whole, 10 no such run, 16 damage was found, 17 store unavailable.
+    Exit codes: 0 everything is whole, 10 no such run, 12 no or another key, 16 damage was found, 17
+    store unavailable.
     """
     from spotwarp.execution.inspection import inspect_run
     from spotwarp.execution.localstate import distrust

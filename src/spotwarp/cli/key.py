@@ -88,6 +88,12 @@ def _new(at: _At, key_file: str | None) -> tuple[Secret, str]:
     return asked_for(new=True), f"the passphrase just typed; {_KEEP}"
 
 
+def _clean(at: _At) -> None:
+    """Say what is left of sets that were replaced, where it cannot be deleted."""
+    if left := at.ring.clean():
+        render.note(f"older wrapped keys are still in the bucket, and whoever has a removed key can use them: {left}")
+
+
 @app.command("list")
 def listed(as_json: bool = typer.Option(False, "--json", help="Print them as JSON.")) -> None:
     """List the keys that open the repository; `*` is the one given here.
@@ -102,6 +108,7 @@ def listed(as_json: bool = typer.Option(False, "--json", help="Print them as JSO
     """
     at = _open()
     found = at.ring.slots()
+    _clean(at)
     if as_json:
         render.facts(
             [{"id": s.id, "kind": s.kind, "created": s.created, "given": s.id == at.opened.slot} for s in found]
@@ -153,6 +160,7 @@ def remove(
     """
     at = _open()
     at.ring.remove(at.opened, id)
+    _clean(at)
     if as_json:
         render.facts({"removed": id})
         return
@@ -183,6 +191,7 @@ def rotate(
     at = _open()
     secret, where = _new(at, key_file)
     slot = at.ring.rotate(at.opened, secret)
+    _clean(at)
     if as_json:
         render.facts({"id": slot.id, "kind": slot.kind, "removed": at.opened.slot})
         return

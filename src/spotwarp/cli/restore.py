@@ -44,7 +44,8 @@ def restore(
 
     spotwarp restore --snapshot 42 --to ./old out/checkpoint-300
 
-    Exit codes: 0 restored, 10 no such snapshot, 16 damaged, 17 store unavailable, 21 newer local work, 22 disk.
+    Exit codes: 0 restored, 10 no such snapshot, 12 no or another key, 16 damaged, 17 store unavailable, 21 newer local
+    work, 22 disk.
     """
     require_posix("restoring files")
     from spotwarp.execution.restoring.verb import restore_run

@@ -18,7 +18,6 @@ from spotwarp.cli.cost import found_cost
 from spotwarp.errors import (
     CorruptObject,
     PlatformUnsupported,
-    SpotWarpError,
     StoreError,
     UnsupportedFormat,
     WorkspaceFault,
@@ -63,8 +62,8 @@ def status(
 
     spotwarp status --cost
 
-    Exit codes: 0, 1 the backup is failing now, or its machine is silent or its process has ended, 10 no such run, 17
-    store unavailable (then what this machine knows is shown).
+    Exit codes: 0, 1 the backup is failing now, or its machine is silent or its process has ended, 10 no such run, 12
+    no or another key, 17 store unavailable (then what this machine knows is shown).
     """
     try:
         opened = enter(run_name, budget_s=STATUS_BUDGET_S)
@@ -265,6 +264,8 @@ def _without_store(error: StoreError | WrongKey, workspace: Path, config: Config
     origin = load(runtime(workspace) / STATE, Origin)
     if known is None and origin is None and not (runtime(workspace) / lock.FILE).exists():
         raise error  # nothing ever ran here
+    if known is not None and isinstance(error, WrongKey):
+        return _unread(error, known, as_json=as_json)
     last = origin.snapshot if origin is not None and origin.run == config.run else 0
     left = find(workspace, config.exclude)
     if as_json:
@@ -276,7 +277,7 @@ def _without_store(error: StoreError | WrongKey, workspace: Path, config: Config
         ("last snapshot", f"{last}, as far as this machine knows" if last else "none that this machine knows of"),
         ("work at risk", f"{human_bytes(left.bytes)} not stored" if left.count else "none that was seen here"),
     ]
-    rows = _rows_here(known, error) if known is not None else idle_rows
+    rows = _rows_here(known, str(known.get("error") or error.message)) if known is not None else idle_rows
     _print([*rows, ("not known", "what other machines did: the store cannot be asked")])
     if left.count:
         render.line(str(left))
@@ -284,8 +285,19 @@ def _without_store(error: StoreError | WrongKey, workspace: Path, config: Config
     return error.exit_code
 
 
-def _rows_here(known: dict[str, Any], error: SpotWarpError) -> list[tuple[str, str]]:
-    """The usual view, from the SpotWarp at work here alone."""
+def _unread(error: WrongKey, known: dict[str, Any], *, as_json: bool) -> int:
+    """The SpotWarp at work here has the key, and this process has not: what that one says, and no alarm of our own."""
+    failing = 1 if known.get("error") or known.get("lacking") else 0
+    if as_json:
+        render.facts({"not_read": error.message, **known})
+        return failing
+    why = f"what other machines did: the store cannot be read from here, for {error.message}"
+    _print([*_rows_here(known, str(known.get("error") or "")), ("not known", why), ("", error.hint or "")])
+    return failing
+
+
+def _rows_here(known: dict[str, Any], trouble: str) -> list[tuple[str, str]]:
+    """The usual view, from the SpotWarp at work here alone; `trouble` is with the store."""
     from spotwarp.clock import SystemClock
 
     age = _seconds_since(str(known.get("error_since") or ""), SystemClock())
@@ -293,7 +305,7 @@ def _rows_here(known: dict[str, Any], error: SpotWarpError) -> list[tuple[str, s
     word = "STALLED" if known.get("stalled") else "failing"
     last, step, loss = known.get("last_snapshot"), known.get("step"), known.get("loss")
     rows = [
-        ("NOT STORED", f"{word}{lasted}: {known.get('error') or error.message}"),
+        *([("NOT STORED", f"{word}{lasted}: {trouble}")] if trouble else []),
         *([("NOT STORED", str(known["lacking"]))] if known.get("lacking") else []),
         ("run", f"{known['run']}: {known['phase']}, generation {known['generation']}"),
         *_at_work_here(known),

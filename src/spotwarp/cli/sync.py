@@ -40,8 +40,8 @@ def sync(
 
     spotwarp sync --json
 
-    Exit codes: 0 committed, 11 another machine has the run, 13 the run has moved on, 17 store unavailable, 22
-    workspace.
+    Exit codes: 0 committed, 11 another machine has the run, 12 no or another key, 13 the run has moved on, 17 store
+    unavailable, 22 workspace.
     """
     from spotwarp.execution.control_socket import ask
 
@@ -118,7 +118,8 @@ def prune(
 
     spotwarp prune --make-room
 
-    Exit codes: 0 done, 12 no right to delete, 16 a retained snapshot is damaged (nothing was deleted).
+    Exit codes: 0 done, 12 no right to delete, or no or another key, 16 a retained snapshot is damaged (nothing was
+    deleted).
     """
     from spotwarp.errors import CorruptObject, StoreDenied, StoreError, UsageError
     from spotwarp.persistence import prune as pruning

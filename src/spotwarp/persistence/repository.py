@@ -153,6 +153,13 @@ def create(
                     hint="`spotwarp init --encrypt` makes an encrypted repository; unset the key for a plain one.",
                 ) from missing
     opened: Opened | None = None
+    if not encrypt and any(True for _ in store.list(layout.KEYS)):
+        if _is_there(store):
+            return open_repository(store, secret, known), False
+        raise WrongKey(
+            f"there are keys at {store.url}, and no repository: an encrypted one was begun, or its `config` is gone",
+            hint="End that `spotwarp init --encrypt` with its key; or take another remote path.",
+        )
     identifier = rng.token(16)
     if encrypt:
         if secret is None:
@@ -194,6 +201,14 @@ def open_repository(store: Store, secret: Secret | None = None, known: Known | N
             "be encrypted is made so by `spotwarp init --encrypt`, at another remote path.",
         )
     return Repository(store, identity)
+
+
+def _is_there(store: Store) -> bool:
+    try:
+        read_identity(store)
+    except RepositoryMissing:
+        return False
+    return True
 
 
 def read_identity(store: Store) -> tuple[Identity, bool]:

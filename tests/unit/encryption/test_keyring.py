@@ -98,9 +98,48 @@ def test_a_rotated_key_is_replaced_in_one_step() -> None:
 
 def test_there_are_not_endlessly_many() -> None:
     store = MemoryStore()
-    opened = begun(store, *(FILE for _ in range(MOST_SLOTS - 1)))
+    opened = begun(store, *(secret(f"spotwarp-key-{n:064x}") for n in range(MOST_SLOTS - 1)))
     with pytest.raises(UsageError, match="16 keys already"):
         ring(store, 99).add(opened, SECOND)
+
+
+def test_a_secret_has_one_slot() -> None:
+    store = MemoryStore()
+    opened = begun(store, FILE)
+    before = store.contents()
+    for one in (FIRST, FILE):
+        for change in (ring(store, 9).add, ring(store, 9).rotate):
+            with pytest.raises(UsageError, match="opens the repository already"):
+                change(opened, one)
+    assert store.contents() == before
+
+
+def test_a_removal_that_died_before_the_old_set_was_deleted_is_finished_later() -> None:
+    def again(store: Store, opened: Opened, id: str) -> None:
+        with pytest.raises(UsageError, match="no key"):
+            ring(store).remove(opened, id)
+
+    for finish in (
+        lambda store, opened, id: ring(store).clean(),
+        again,
+        lambda store, opened, id: ring(store, 8).add(opened, THIRD),
+    ):
+        store = MemoryStore()
+        opened = begun(store, SECOND)
+        (gone,) = (slot for slot in ring(store).slots() if slot.id != opened.slot)
+        with pytest.raises(Crash):
+            ring(FaultyStore(store, Fault("delete", crash=True))).remove(opened, gone.id)
+        assert any(gone.box.encode() in data for data in store.contents().values())
+        finish(store, opened, gone.id)
+        assert not any(gone.box.encode() in data for data in store.contents().values())
+
+
+def test_sets_that_may_not_be_deleted_are_told() -> None:
+    store = MemoryStore()
+    begun(FaultyStore(store, deny_delete()), SECOND)
+    assert ring(FaultyStore(store, deny_delete())).clean()
+    assert ring(store).clean() == ""
+    assert len(store.contents()) == 1
 
 
 Change = Callable[[Store, Opened], object]
@@ -268,6 +307,13 @@ def test_a_plain_repository_takes_no_key_and_is_not_made_by_mistake() -> None:
     assert not open_repository(store).encrypted
 
 
+def test_no_plain_repository_is_made_where_there_are_keys() -> None:
+    begun(store := MemoryStore())
+    with pytest.raises(WrongKey, match="there are keys"):
+        make(store, None, encrypt=False)
+    assert list(store.contents()) == [layout.keys_key(1)]
+
+
 # --- a store that lies
 
 
@@ -301,6 +347,40 @@ def test_keys_that_are_gone_damaged_or_newer_are_told() -> None:
     store.delete(key)
     with pytest.raises(CorruptObject, match="are gone"):
         open_repository(store, FILE)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"id": "\x1b[2J"},
+        {"id": ""},
+        {"created": "\x1b]0;owned\x07"},
+        {"created": "yesterday"},
+        {"kind": "passphrase\n* 1"},
+    ],
+)
+def test_what_is_shown_of_a_slot_is_what_it_must_be(change: dict[str, str]) -> None:
+    begun(store := MemoryStore())
+    _, keys = newest(store)
+    forged = msgspec.structs.replace(keys, slots=(msgspec.structs.replace(keys.slots[0], **change),))
+    store.put(layout.keys_key(1), seal(Kind.KEYS, msgspec.json.encode(forged)))
+    with pytest.raises(CorruptObject, match="an id, kind or date"):
+        ring(store).slots()
+
+
+def test_no_more_than_a_bound_of_work_is_done_for_a_set() -> None:
+    begun(store := MemoryStore())
+    _, keys = newest(store)
+    heavy = msgspec.structs.replace(keys.slots[0], n=1 << 18, r=8, p=1)
+    for count, light in ((8, 0), (9, 0), (9, 1)):
+        slots = (heavy,) * count + (msgspec.structs.replace(heavy, n=-(1 << 40)),) * light
+        forged = msgspec.structs.replace(keys, slots=slots)
+        store.put(layout.keys_key(1), seal(Kind.KEYS, msgspec.json.encode(forged)))
+        if count == 8:
+            assert len(ring(store).slots()) == count
+        else:
+            with pytest.raises(CorruptObject, match="more work"):
+                open_keys(store, FIRST)
 
 
 @pytest.mark.parametrize(("n", "r", "p"), [(1 << 40, 8, 1), (2, 1 << 40, 1), (2, 8, 1 << 40), (3, 8, 1), (-2, 8, 1)])

@@ -8,9 +8,10 @@ afterwards. What is stored under the repository's key is never touched.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 import msgspec
@@ -29,11 +30,15 @@ from spotwarp.errors import (
 from spotwarp.persistence import layout
 from spotwarp.persistence.encryption.cipher import KEY_SIZE, Cipher
 from spotwarp.persistence.encryption.secret import VARIABLE, Secret
-from spotwarp.persistence.encryption.slots import USUAL, Slot, Work, unwrap, wrap
+from spotwarp.persistence.encryption.slots import USUAL, Slot, Work, effort, unwrap, wrap
 from spotwarp.persistence.envelope import Kind, seal, unseal
 from spotwarp.persistence.store.api import Store
 
 MOST_SLOTS: Final = 16
+_MOST_WORK: Final = MOST_SLOTS * USUAL.n * USUAL.r * USUAL.p
+"""Of all passphrases of a set together: some seconds. Who writes the set may be who wants us to be busy."""
+_ID: Final = re.compile(r"[0-9a-z]{1,64}")
+_KIND: Final = re.compile(r"[0-9a-z-]{1,32}")
 _VERSION: Final = 1
 _TRIES: Final = 20
 _GIVE: Final = (
@@ -98,7 +103,8 @@ class Keyring:
             ) from error
 
     def add(self, opened: Opened, secret: Secret) -> Slot:
-        """One more slot. Raises `UsageError` when there are too many, and the store's errors."""
+        """One more slot. Raises `UsageError` for a secret that has one, or when there are too many; store errors."""
+        self._refuse_known(opened, secret)
         new = self._slot(opened, secret, self._rng.token(4))
 
         def change(slots: tuple[Slot, ...]) -> tuple[Slot, ...]:
@@ -120,12 +126,17 @@ class Keyring:
                 hint="`spotwarp key rotate` replaces it; or give another key of the repository, and remove it then.",
             )
         known = {slot.id for slot in self.slots()}
+        self.clean()  # of a removal that died half-way, too
         if id not in known:
             raise UsageError(f"there is no key {id!r}", hint="`spotwarp key list` names them.")
         self._change(opened, lambda slots: tuple(s for s in slots if s.id != id), lambda s: id not in {x.id for x in s})
 
     def rotate(self, opened: Opened, secret: Secret) -> Slot:
-        """Put a slot for `secret` in the place of the one that was opened, in one step; others stay."""
+        """Put a slot for `secret` in the place of the one that was opened, in one step; others stay.
+
+        Raises `UsageError` for a secret that has a slot, and the store's errors.
+        """
+        self._refuse_known(opened, secret)
         new = self._slot(opened, secret, self._rng.token(4))
 
         def change(slots: tuple[Slot, ...]) -> tuple[Slot, ...]:
@@ -137,6 +148,28 @@ class Keyring:
     def slots(self) -> tuple[Slot, ...]:
         """Those in force."""
         return newest(self._store)[1].slots
+
+    def clean(self) -> str:
+        """Delete the sets that were replaced: a key that was removed opens them still. Why some are left, "" if none.
+
+        Raises what `newest` does.
+        """
+        n, _ = newest(self._store)
+        try:
+            for older in _numbers(self._store):
+                if older < n:
+                    self._store.delete(layout.keys_key(older))
+        except StoreError as error:
+            return error.message
+        return ""
+
+    def _refuse_known(self, opened: Opened, secret: Secret) -> None:
+        for slot in self.slots():
+            if unwrap(slot, secret, opened.repository) is not None:
+                raise UsageError(
+                    f"{secret.words} opens the repository already: it is key {slot.id}",
+                    hint="Take another one; `spotwarp key list` names those that there are.",
+                )
 
     def _slot(self, opened: Opened, secret: Secret, id: str) -> Slot:
         created = self._clock.wall().isoformat(timespec="seconds")
@@ -155,7 +188,7 @@ class Keyring:
             if present.repository != opened.repository:
                 raise CorruptObject(f"{layout.keys_key(n)} is not this repository's")
             if done(present.slots):
-                self._forget(below=n)
+                self.clean()
                 return
             slots = change(present.slots)
             if opened.slot not in {slot.id for slot in present.slots}:
@@ -170,13 +203,6 @@ class Keyring:
 
     def _create(self, n: int, keys: KeySet) -> None:
         self._store.put_new(layout.keys_key(n), seal(Kind.KEYS, msgspec.json.encode(keys)))
-
-    def _forget(self, *, below: int) -> None:
-        """Delete sets that were replaced; where that is not allowed they stay."""
-        with suppress(StoreError):
-            for n in _numbers(self._store):
-                if n < below:
-                    self._store.delete(layout.keys_key(n))
 
 
 def open_keys(store: Store, secret: Secret | None) -> Opened:
@@ -220,7 +246,18 @@ def _decoded(store: Store, key: str) -> KeySet:
         raise UnsupportedFormat(f"{key} was written by a newer SpotWarp")
     if not 0 < len(keys.slots) <= MOST_SLOTS:  # each may cost a second of work
         raise CorruptObject(f"{key} has {len(keys.slots)} keys")
+    if sum(map(effort, keys.slots)) > _MOST_WORK:
+        raise CorruptObject(f"{key} asks for more work than a set of keys can be")
+    if not all(_ID.fullmatch(slot.id) and _KIND.fullmatch(slot.kind) and _is_date(slot.created) for slot in keys.slots):
+        raise CorruptObject(f"{key} has keys that nobody made: an id, kind or date is none")
     return keys
+
+
+def _is_date(text: str) -> bool:
+    try:
+        return not text or (text.isascii() and bool(datetime.fromisoformat(text)))
+    except ValueError:
+        return False
 
 
 def _numbers(store: Store) -> list[int]:

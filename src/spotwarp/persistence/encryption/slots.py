@@ -71,6 +71,11 @@ def unwrap(slot: Slot, secret: Secret, repository: str) -> bytes | None:
     return key if len(key) == KEY_SIZE else None
 
 
+def effort(slot: Slot) -> int:
+    """How much work it is to try a passphrase on `slot`, in the unit of n · r · p; 0: none is tried."""
+    return slot.n * slot.r * slot.p if slot.kind == "passphrase" and _bearable(slot) else 0
+
+
 def _wrapping(slot: Slot, secret: Secret, salt: bytes) -> bytes:
     if secret.kind == "file":
         return derived(secret.material, salt, _WRAP)
