@@ -104,9 +104,8 @@ def run(
     The command sees SPOTWARP_RUN_ID, SPOTWARP_GENERATION, SPOTWARP_RESUMED (0 or 1), SPOTWARP_LAST_CHECKPOINT, and
     SPOTWARP_NOTICE_FILE, which appears when the machine is about to go.
 
-    An encrypted repository opens with SPOTWARP_KEY (a passphrase or a key), or with the key in the file that
-    SPOTWARP_KEY_FILE or `key_file` in the config names; the command does not inherit SPOTWARP_KEY. Without the key
-    nothing is started (exit code 125; other verbs: 12).
+    An encrypted repository opens with SPOTWARP_KEY, or the file that SPOTWARP_KEY_FILE or `key_file` in the config
+    names; the command does not inherit SPOTWARP_KEY. Without the key: exit code 125 here, 12 elsewhere.
 
     Examples:
 
