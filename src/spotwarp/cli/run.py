@@ -102,10 +102,8 @@ def run(
     the way back, `spotwarp stop` ends it.
 
     The command sees SPOTWARP_RUN_ID, SPOTWARP_GENERATION, SPOTWARP_RESUMED (0 or 1), SPOTWARP_LAST_CHECKPOINT, and
-    SPOTWARP_NOTICE_FILE, which appears when the machine is about to go.
-
-    An encrypted repository opens with SPOTWARP_KEY, or the file that SPOTWARP_KEY_FILE or `key_file` in the config
-    names; the command does not inherit SPOTWARP_KEY. Without the key: exit code 125 here, 12 elsewhere.
+    SPOTWARP_NOTICE_FILE, which appears when the machine is about to go. It does not see SPOTWARP_KEY, which, or else
+    the file that SPOTWARP_KEY_FILE or `key_file` names, opens an encrypted repository (without: exit code 125).
 
     Examples:
 
