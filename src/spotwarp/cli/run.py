@@ -102,8 +102,7 @@ def run(
     the way back, `spotwarp stop` ends it.
 
     The command sees SPOTWARP_RUN_ID, SPOTWARP_GENERATION, SPOTWARP_RESUMED (0 or 1), SPOTWARP_LAST_CHECKPOINT, and
-    SPOTWARP_NOTICE_FILE, which appears when the machine is about to go. It does not see SPOTWARP_KEY, which, or else
-    the file that SPOTWARP_KEY_FILE or `key_file` names, opens an encrypted repository (without: exit code 125).
+    SPOTWARP_NOTICE_FILE, which appears when the machine is about to go; it does not see SPOTWARP_KEY.
 
     Examples:
 
@@ -120,7 +119,7 @@ def run(
     spotwarp run --detach --command 'python train.py'
 
     Exit codes: the command's own; 75 preempted and stored; 125 SpotWarp could not do its part; 126, 127 the command
-    cannot be started; 130 stopped.
+    cannot be started; 130 stopped. An encrypted repository needs SPOTWARP_KEY or SPOTWARP_KEY_FILE (else 125).
     """
     if restore and keep_local:
         raise UsageError("--restore and --keep-local exclude each other")
