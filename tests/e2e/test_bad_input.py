@@ -136,6 +136,8 @@ def test_another_repository_stands_where_ours_was(ws: Machine, bucket: Path, ren
     other = rent("other").init()
     other.file("model", "theirs")
     other("sync")
+    assert "it was replaced" in ws("run", "--command", "touch never", code=125).err
+    ws("init", "--new-repository")
     said = ws("run", "--command", "touch never", code=125).err
     assert "model" in said
     assert (ws.path / "model").read_text() == "ours"
