@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from spotwarp.config import Config
     from spotwarp.execution.parts import Part
     from spotwarp.persistence.runlog.entry import Claim
+    from spotwarp.persistence.runlog.log import RunLog
     from spotwarp.persistence.view import RunView
 
 STATUS_BUDGET_S = 10.0
@@ -62,17 +63,23 @@ def status(
 
     spotwarp status --cost
 
-    Exit codes: 0, 1 the backup is failing now, or its machine is silent or its process has ended, 10 no such run, 12
-    no or another key, 17 store unavailable (then what this machine knows is shown).
+    Exit codes: 0, 1 the backup is failing now, or its machine is silent or its process has ended, or the store lacks
+    what this workspace has stored, 10 no such run, 12 no or another key, 17 store unavailable (then what this machine
+    knows is shown).
     """
+    from spotwarp.execution.origin import stem_of
+
     try:
         opened = enter(run_name, budget_s=STATUS_BUDGET_S)
         local = _asked_here(opened.workspace)
-        seen = _with_local(_view(opened), local)
+        log = opened.log()
+        seen = _with_local(_view(opened, log), local)
+        behind = stem_of(opened.workspace, opened.repository, log).behind
         bill = found_cost(opened) if with_cost else None
     except (StoreError, WrongKey) as error:
         return _without_store(error, *settings(run_name), as_json=as_json)
-    failing = 1 if seen.errors or seen.lacking or seen.gone or (seen.state == "silent" and not seen.readonly) else 0
+    silent = seen.gone or (seen.state == "silent" and not seen.readonly)
+    failing = 1 if behind or seen.errors or seen.lacking or silent else 0
     parts = _parts(opened)
     if as_json:
         render.facts(
@@ -81,12 +88,14 @@ def status(
                 "encrypted": opened.repository.encrypted,
                 "downloadable": [{**asdict(p), "exclude": p.exclude} for p in parts],
                 "here": _here(local),
+                "behind": behind,
                 **({"cost": bill.facts()} if bill else {}),
             }
         )
         return failing
     _print(
         [
+            *([("NOT STORED", behind)] if behind else []),
             *_loud(seen, opened.clock),
             ("run", f"{seen.run}: {seen.state}" + (f", generation {seen.generation}" if seen.generation else "")),
             ("held by", seen.gone or (f"{seen.holder}, since {seen.since}" if seen.holder else "nobody")),
@@ -206,13 +215,12 @@ def _at_work_here(known: dict[str, Any] | None) -> list[tuple[str, str]]:
     return [("here", f"{here['phase']}, process {here['pid']}, {how}, since {here['since']}")]
 
 
-def _view(opened: Context) -> RunView:
+def _view(opened: Context, log: RunLog) -> RunView:
     from spotwarp.persistence.runlog.entry import Claim
     from spotwarp.persistence.runlog.lease import read_beat
     from spotwarp.persistence.telemetry import read_latest
     from spotwarp.persistence.view import view
 
-    log = opened.log()
     head = log.existing_head() if opened.config.run not in opened.repository.runs() else log.head()
     numbers = sorted({n for n in (head.state.claim, head.state.snapshot, head.state.resumable, head.n) if n})
     entries = []

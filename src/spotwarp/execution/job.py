@@ -29,6 +29,7 @@ from spotwarp.execution.notice.platform import detect
 from spotwarp.execution.occupancy import lock
 from spotwarp.execution.occupancy.leftovers import refuse_leftovers
 from spotwarp.execution.occupancy.note import occupy
+from spotwarp.execution.origin import origin_of
 from spotwarp.execution.output.cursor import Cursor
 from spotwarp.execution.process.starter import refuse_missing
 from spotwarp.execution.redaction import Redactor
@@ -38,7 +39,7 @@ from spotwarp.execution.sameness.compared import Compared, compare, shape_here, 
 from spotwarp.execution.secrets import refuse_spelled_out, require
 from spotwarp.execution.supervised import Outcome, Supervised
 from spotwarp.execution.syncing.syncer import Syncer
-from spotwarp.execution.workspace import Choice, is_empty, origin_of
+from spotwarp.execution.workspace import Choice, is_empty
 from spotwarp.persistence.repository import Repository
 from spotwarp.persistence.runlog.entry import Claim, Shape
 from spotwarp.persistence.runlog.fold import Refusal

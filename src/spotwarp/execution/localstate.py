@@ -50,6 +50,10 @@ class Origin(msgspec.Struct, frozen=True):
     """The boot in which that was so. After another one the content may not be what it was: a crash of the machine
     loses what programs wrote and nobody synced.
     """
+    manifest: str = ""
+    """The id of that snapshot's manifest, so that another snapshot under its number is not taken for it. Empty: not
+    known.
+    """
 
 
 class Restoring(msgspec.Struct, frozen=True):
@@ -61,6 +65,8 @@ class Restoring(msgspec.Struct, frozen=True):
     step: Literal["fetching", "clearing", "installing"]
     clear: tuple[str, ...] = ()
     """Local paths to set aside first, each byte as the character of that number: paths are bytes, JSON is text."""
+    manifest: str = ""
+    """The id of that snapshot's manifest; empty: not known."""
 
 
 class Awaited(msgspec.Struct, frozen=True):
@@ -87,6 +93,14 @@ class Rate(msgspec.Struct, frozen=True):
     """How fast the store took a small object when it was last tried, in bytes a second."""
 
     bytes_s: float
+
+
+def committing(workspace: Path, repository: str, run: str, manifest: str) -> Origin:
+    """The origin that the workspace has, with `manifest` as the one that is being committed from it."""
+    known = load(runtime(workspace) / STATE, Origin)
+    mine = known is not None and (known.repository, known.run) == (repository, run)
+    before = known if known is not None and mine else Origin(repository, run, 0)
+    return msgspec.structs.replace(before, pending=manifest, boot=boot_id())
 
 
 def distrusted(workspace: Path, repository: str, run: str) -> Distrust:

@@ -22,8 +22,8 @@ from spotwarp.execution.localstate import runtime
 from spotwarp.execution.occupancy import lock
 from spotwarp.execution.occupancy.leftovers import refuse_leftovers
 from spotwarp.execution.occupancy.note import occupy
+from spotwarp.execution.origin import BEHIND_HINT, stem_of
 from spotwarp.execution.syncing.syncer import Synced, Syncer
-from spotwarp.execution.workspace import origin_of
 from spotwarp.persistence.entries import shown
 from spotwarp.persistence.receipts import Base, commit, seal, verify
 from spotwarp.persistence.repository import Repository
@@ -172,8 +172,11 @@ def _recover(at: Place) -> None:
 
 
 def _refuse_behind(at: Place) -> Head:
+    stem = stem_of(at.workspace, at.repository, at.log)
+    if stem.behind:
+        raise LocalWork(stem.behind, hint=BEHIND_HINT)
     head = at.log.head()
-    if head.state.snapshot and origin_of(at.workspace, at.repository, at.log) != head.state.snapshot:
+    if head.state.snapshot and stem.snapshot != head.state.snapshot:
         raise LocalWork(
             f"this workspace is not from the run's last snapshot ({head.state.snapshot}); storing it would bury that",
             hint="`spotwarp restore` brings it up; `spotwarp run --keep-local` goes on from what is here.",

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from spotwarp.config import DIRECTORY as OWN
 from spotwarp.config import FILE as CONFIG_FILE
-from spotwarp.errors import CorruptObject, LocalWork, ObjectMissing, SpotWarpError, UnsupportedFormat
+from spotwarp.errors import CorruptObject, LocalWork, ObjectMissing, SpotWarpError
 from spotwarp.execution import localstate
 from spotwarp.execution.checkpoints import step_of
 from spotwarp.persistence.beneath import ancestors
@@ -149,39 +149,6 @@ def _in_checkpoint(path: bytes) -> bool:
     return any(step_of(part) is not None for part in parts[:-1])
 
 
-def origin_of(workspace: Path, repository: Repository, log: RunLog) -> int | None:
-    """The log position that this workspace's content was decided on, None when it stems from nothing of this run.
-
-    A life that died in a commit did not learn whether it stands: the log knows.
-    """
-    origin = localstate.load(localstate.runtime(workspace) / localstate.STATE, localstate.Origin)
-    if origin is None or origin.repository != repository.identity.id or origin.run != log.run:
-        return None
-    return (_committed(log, origin) if origin.pending else None) or origin.snapshot or None
-
-
-def same_boot(workspace: Path) -> bool:
-    """Whether the machine has been up since the workspace's content was decided on."""
-    origin = localstate.load(localstate.runtime(workspace) / localstate.STATE, localstate.Origin)
-    return origin is not None and origin.boot == localstate.boot_id()
-
-
-def _committed(log: RunLog, origin: localstate.Origin) -> int | None:
-    """The number of the snapshot with the pending manifest, None when there is none."""
-    n = log.head().state.snapshot
-    while n > origin.snapshot:
-        try:
-            entry = log.read(n)
-        except (CorruptObject, UnsupportedFormat):
-            return None
-        if not isinstance(entry, Snapshot):
-            return None
-        if entry.manifest == origin.pending:
-            return n
-        n = entry.base
-    return None
-
-
 def manifest_at(repository: Repository, log: RunLog, number: int) -> Manifest | None:
     """The manifest of snapshot `number` if it can still be had."""
     try:
@@ -195,13 +162,19 @@ RUN_HINT = (
     "`--restore` sets it aside under .spotwarp/set-aside/ and takes the run's state; "
     "`--keep-local` goes on from what is here; or use an empty directory. Nothing was changed."
 )
-VERB_HINT = "`--force` sets it aside under .spotwarp/set-aside/; `--to DIR` restores elsewhere. Nothing was changed."
+VERB_HINT = (
+    "`--force` sets it aside under .spotwarp/set-aside/; `--to DIR` restores elsewhere; `spotwarp run --keep-local` "
+    "goes on from what is here. Nothing was changed."
+)
 
 
 def decide(
-    difference: Difference, choice: Choice, *, where: str, fresh: bool, hint: str = RUN_HINT
+    difference: Difference, choice: Choice, *, where: str, fresh: bool, behind: str = "", hint: str = RUN_HINT
 ) -> tuple[bytes, ...] | None:
-    """The paths to set aside before restoring, or None to leave the workspace as it is. Raises `LocalWork`."""
+    """The paths to set aside before restoring, or None to leave the workspace as it is. Raises `LocalWork`.
+
+    `behind` says how the store lacks the snapshot that the workspace stems from, where it does (see `origin`).
+    """
     if not difference.own:
         return difference.stale
     if choice is Choice.KEEP:
@@ -210,6 +183,8 @@ def decide(
         return (*difference.stale, *difference.own)
     some = ", ".join(shown(p) for p in difference.own[:_NAMED])
     more = f" and {len(difference.own) - _NAMED} more" if len(difference.own) > _NAMED else ""
+    if behind:
+        raise LocalWork(f"{behind}; so this is stored nowhere now: {some}{more}", hint=hint)
     been = "is not from this run" if fresh else f"is behind {where}"
     raise LocalWork(
         f"this workspace {been}, but has work that is stored nowhere: {some}{more}",

@@ -23,12 +23,13 @@ from spotwarp.execution.doctor.verdict import Line, Load
 from spotwarp.execution.news.notifier import targets
 from spotwarp.execution.notice.choosing import choose
 from spotwarp.execution.notice.platform import detect
+from spotwarp.execution.origin import origin_of, stem_of
 from spotwarp.execution.parts import glance
 from spotwarp.execution.sameness.hardware import gpus
 from spotwarp.execution.secrets import absent
 from spotwarp.execution.supervisor import Policy
 from spotwarp.execution.syncing.storing import newest_fact
-from spotwarp.execution.workspace import is_empty, origin_of
+from spotwarp.execution.workspace import is_empty
 from spotwarp.persistence.encryption.secret import Secret
 from spotwarp.persistence.manifest import FILE
 from spotwarp.persistence.repository import Known, Repository, open_repository
@@ -78,6 +79,8 @@ def examine(asked: Asked) -> Iterator[Line]:
             asked.measured["rates"] = asdict(rates)
         yield verdict.rate(rates, "what it would put could not be removed again")
         yield _part("encryption", lambda: _encryption(asked))
+        if behind := _behind(asked):
+            yield verdict.behind(behind)
     except SpotWarpError as error:
         yield Line("store", "fail", error.message, error.hint or "")
     if rates is not None:
@@ -149,6 +152,14 @@ def _encryption(asked: Asked) -> Line:
     except RepositoryMissing:
         return verdict.encryption(None, asked.secret() is not None)
     return verdict.encryption(repository.encrypted, asked.secret() is not None)
+
+
+def _behind(asked: Asked) -> str:
+    """How the run's log lacks what this workspace stems from, in words; empty where it does not, or is not known."""
+    try:
+        return stem_of(asked.workspace, *_opened(asked)).behind
+    except SpotWarpError:
+        return ""  # the lines about the store say why
 
 
 def _dirty(asked: Asked) -> int:

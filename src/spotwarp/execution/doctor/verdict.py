@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+from spotwarp.execution.origin import BEHIND_HINT
 from spotwarp.execution.sameness.hardware import Gpus
 from spotwarp.model import human_bytes, human_seconds
 from spotwarp.persistence.store.keylife import KeyLife
@@ -91,6 +92,11 @@ def encryption(encrypted: bool | None, key: bool) -> Line:
         there = ", and a key for it is given here" if key else ""
         return Line("encryption", "ok", f"`spotwarp init --encrypt` would make an encrypted repository{there}")
     return Line("encryption", "ok", "none: whoever can read the store can read what is in it")
+
+
+def behind(words: str) -> Line:
+    """The store lacks the snapshot that the workspace stems from."""
+    return Line("run log", "fail", words, BEHIND_HINT)
 
 
 def rate(rates: Rates | None, why: str = "") -> Line:

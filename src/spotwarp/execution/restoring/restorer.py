@@ -12,11 +12,14 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from spotwarp.clock import Clock
 from spotwarp.config import DIRECTORY, Config
-from spotwarp.errors import CorruptObject, SnapshotMissing, WorkspaceFault
+from spotwarp.errors import CorruptObject, LocalWork, SnapshotMissing, WorkspaceFault
 from spotwarp.execution import localstate
 from spotwarp.execution.localstate import Origin, Restoring, runtime
+from spotwarp.execution.origin import BEHIND_HINT, Stem, manifest_id, origin_of, same_boot, stem_of
 from spotwarp.execution.restoring.arriving import Arrivals, beneath, for_later, still_awaited
 from spotwarp.execution.restoring.mending import Place, mend
 from spotwarp.execution.restoring.pace import progress_said
@@ -24,6 +27,7 @@ from spotwarp.execution.restoring.pointers import mend_pointers
 from spotwarp.execution.secrets import withheld
 from spotwarp.execution.syncing.judging import blocking
 from spotwarp.execution.workspace import (
+    RUN_HINT,
     Choice,
     Difference,
     awaited,
@@ -31,8 +35,6 @@ from spotwarp.execution.workspace import (
     decide,
     is_empty,
     manifest_at,
-    origin_of,
-    same_boot,
 )
 from spotwarp.model import human_bytes, human_seconds
 from spotwarp.persistence import fork
@@ -105,16 +107,18 @@ class Restorer:
         The newest snapshot with a resumable checkpoint, else the newest. One that is damaged is passed over, loudly.
         Raises `LocalWork` when the user must choose, `CorruptObject` when no snapshot is whole.
         """
+        stem = stem_of(self._root, self._repository, self._log)
         head = self._log.head()
         if not head.state.snapshot:
+            if stem.behind:
+                self._give_up_origin(stem, choice)
             return self._begin(head, choice)
-        origin = origin_of(self._root, self._repository, self._log)
-        if origin == head.state.snapshot and not is_empty(self._root) and same_boot(self._root):
+        if stem.snapshot == head.state.snapshot and not is_empty(self._root) and same_boot(self._root):
             return self._bring_rest(head, words)
         problem: CorruptObject | None = None
         for snapshot in self._candidates(head):
             try:
-                return self._bring_to(snapshot, head, choice, words, fresh=origin is None, origin=origin)
+                return self._bring_to(snapshot, head, choice, words, stem)
             except CorruptObject as damage:
                 self._say(f"snapshot {snapshot.n} is damaged: {damage.message}")
                 problem = damage
@@ -129,6 +133,24 @@ class Restorer:
             f"no snapshot of run {self._log.run!r} can be restored; the last problem: {problem}",
             hint="`spotwarp check` lists the damage. Nothing here was changed.",
         )
+
+    def _give_up_origin(self, stem: Stem, choice: Choice) -> None:
+        """The run has no snapshot any more: all that is here is local work, and stays. Raises `LocalWork`."""
+        if choice is Choice.ASK and not is_empty(self._root):
+            raise LocalWork(stem.behind, hint=BEHIND_HINT)
+        self._say(stem.behind)
+        self._forget_cache()
+        self._save_origin(0)
+
+    def _forget_cache(self) -> None:
+        """What was noted as stored is stored no more: a later start must not believe it (the origin will be another).
+
+        Raises `WorkspaceFault`.
+        """
+        try:
+            localstate.remove(self._own / localstate.STATCACHE)
+        except OSError as error:
+            raise WorkspaceFault(f"the stat cache cannot be removed: {error.strerror}") from error
 
     def _bring_rest(self, head: Head, words: Sequence[str]) -> bool:
         """Where all is here but what an earlier life left for later: bring what of it the command shall wait for."""
@@ -189,11 +211,8 @@ class Restorer:
             )
         return resumable or newest_first
 
-    def _bring_to(
-        self, snapshot: Snapshot, head: Head, choice: Choice, words: Sequence[str], *, fresh: bool, origin: int | None
-    ) -> bool:
-        difference = self.compare(snapshot, fresh=fresh, origin=origin)
-        clear = decide(difference, choice, where=f"snapshot {snapshot.n}", fresh=fresh)
+    def _bring_to(self, snapshot: Snapshot, head: Head, choice: Choice, words: Sequence[str], stem: Stem) -> bool:
+        difference, clear = self.decide(snapshot, head, choice, stem, hint=BEHIND_HINT if stem.behind else RUN_HINT)
         if clear is None:
             self._say("keeping what is here, as asked; the run goes on from it")
             self._save_origin(head.state.snapshot)
@@ -208,10 +227,36 @@ class Restorer:
         self.put_in_place(snapshot, difference, clear, position=head.state.snapshot, later=later)
         return True
 
-    def compare(self, snapshot: Snapshot, *, fresh: bool, origin: int | None, run: str | None = None) -> Difference:
+    def decide(
+        self,
+        snapshot: Snapshot,
+        head: Head,
+        choice: Choice,
+        stem: Stem,
+        *,
+        hint: str,
+        chosen: Callable[[Difference], Difference] = lambda difference: difference,
+    ) -> tuple[Difference, tuple[bytes, ...] | None]:
+        """What separates this workspace from `snapshot` (as far as `chosen`), and what `workspace.decide` says of it.
+
+        Where the log lacks the snapshot that all this stems from, only what the log has counts as stored.
+        """
+        fresh = stem.snapshot is None and not stem.behind
+        origin = head.state.snapshot if stem.behind else stem.snapshot
+        difference = chosen(self.compare(snapshot, fresh=fresh, origin=origin, cached=not stem.behind))
+        where = f"snapshot {snapshot.n}"
+        clear = decide(difference, choice, where=where, fresh=fresh, behind=stem.behind, hint=hint)
+        if stem.behind:
+            self._say(stem.behind)
+            self._forget_cache()
+        return difference, clear
+
+    def compare(
+        self, snapshot: Snapshot, *, fresh: bool, origin: int | None, run: str | None = None, cached: bool = True
+    ) -> Difference:
         """What separates this workspace, which stems from `origin`, from `snapshot` (of another `run`, if named)."""
         manifest = self._repository.manifest(run or self._log.run, snapshot)
-        cache = StatCache() if fresh else StatCache.load(self._own / localstate.STATCACHE, self._root)
+        cache = StatCache() if fresh or not cached else StatCache.load(self._own / localstate.STATCACHE, self._root)
         return compare(
             self._root,
             manifest,
@@ -268,7 +313,8 @@ class Restorer:
         left, wanted = _apart(difference.fetch, later or ())
         size, spare = sum(e.size for e in wanted), sum(room(e, _BLOCK) for e in left)
         self._say(f"restoring snapshot {snapshot.n} ({len(wanted)} entries, {human_bytes(size)})")
-        marker = Restoring(self._log.run, self._repository.identity.id, position, "fetching")
+        manifest = manifest_id(self._log, position)
+        marker = Restoring(self._log.run, self._repository.identity.id, position, "fetching", manifest=manifest)
         self._mark(marker)
         report = fetch(
             store=self._repository.store,
@@ -283,7 +329,7 @@ class Restorer:
         )
         paths = sorted(set(clear))
         text = tuple(p.decode("latin-1") for p in paths)
-        marker = Restoring(marker.run, marker.repository, position, "clearing", text)
+        marker = replace(marker, step="clearing", clear=text)
         self._mark(marker)
         self._place(marker, paths)
         if later is not None:
@@ -321,10 +367,11 @@ class Restorer:
             for path in sorted((path for path in clear if path.endswith(b"/")), reverse=True):
                 with contextlib.suppress(OSError):  # not empty, or gone
                     os.rmdir(os.path.join(os.fsencode(self._root), path))  # noqa: PTH106, PTH118 - bytes
-            self._mark(Restoring(marker.run, marker.repository, marker.snapshot, "installing"))
+            self._mark(replace(marker, step="installing", clear=()))
         install(self._own / localstate.STAGING, self._root, aside=aside)
         if marker.snapshot:  # 0: a few paths only, which decide nothing about the rest
-            origin = Origin(marker.repository, marker.run, marker.snapshot, boot=localstate.boot_id())
+            boot = localstate.boot_id()
+            origin = Origin(marker.repository, marker.run, marker.snapshot, boot=boot, manifest=marker.manifest)
             localstate.save(self._own / localstate.STATE, origin)
         localstate.remove(self._own / localstate.RESTORING)
 
@@ -348,7 +395,8 @@ class Restorer:
 
     def _save_origin(self, position: int) -> None:
         """Note where the content stems from. Without room for it the next start compares contents again."""
-        origin = Origin(self._repository.identity.id, self._log.run, position, boot=localstate.boot_id())
+        identity, manifest = self._repository.identity.id, manifest_id(self._log, position)
+        origin = Origin(identity, self._log.run, position, boot=localstate.boot_id(), manifest=manifest)
         try:
             localstate.save(self._own / localstate.STATE, origin)
         except WorkspaceFault as fault:

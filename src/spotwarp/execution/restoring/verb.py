@@ -15,10 +15,11 @@ from spotwarp.errors import CorruptObject, SnapshotMissing, UsageError
 from spotwarp.execution.occupancy import lock
 from spotwarp.execution.occupancy.leftovers import refuse_leftovers
 from spotwarp.execution.occupancy.note import occupy
+from spotwarp.execution.origin import stem_of
 from spotwarp.execution.restoring.pace import progress_said
 from spotwarp.execution.restoring.pointers import mend_pointers
 from spotwarp.execution.restoring.restorer import Restorer, Say, copies_said
-from spotwarp.execution.workspace import VERB_HINT, Choice, decide, origin_of
+from spotwarp.execution.workspace import VERB_HINT, Choice, Difference
 from spotwarp.persistence import staging as stage
 from spotwarp.persistence.beneath import ancestors
 from spotwarp.persistence.entries import renamed_for_torn
@@ -87,24 +88,20 @@ def _restore_here(
     *,
     force: bool,
 ) -> FetchReport | None:
-    origin = origin_of(workspace, repository, log)
-    difference = restorer.compare(snapshot, fresh=origin is None, origin=origin)
-    chosen = difference
-    if paths:
+    def chosen(difference: Difference) -> Difference:
+        if not paths:
+            return difference
         fetched = select(difference.fetch, paths, workspace, whole=difference.manifest)
         touched = {e.path for e in fetched}
         own = tuple(p for p in difference.own if p in touched)
-        chosen = replace(difference, fetch=fetched, stale=(), own=own)
-    clear = decide(
-        chosen,
-        Choice.RESTORE if force else Choice.ASK,
-        where=f"snapshot {snapshot.n}",
-        fresh=origin is None,
-        hint=VERB_HINT,
-    )
-    position = (origin or 0) if paths else head.state.snapshot
+        return replace(difference, fetch=fetched, stale=(), own=own)
+
+    stem = stem_of(workspace, repository, log)
+    choice = Choice.RESTORE if force else Choice.ASK
+    difference, clear = restorer.decide(snapshot, head, choice, stem, hint=VERB_HINT, chosen=chosen)
+    position = (stem.snapshot or 0) if paths else head.state.snapshot
     later = None if paths else ()
-    return restorer.put_in_place(snapshot, chosen, clear or (), position=position, later=later)
+    return restorer.put_in_place(snapshot, difference, clear or (), position=position, later=later)
 
 
 def _restore_to(

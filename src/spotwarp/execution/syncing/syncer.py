@@ -404,13 +404,9 @@ class Syncer:
 
     def _about_to_commit(self, uploaded: Uploaded) -> None:
         """Let whoever starts here after our death know the commit for its own, if it stands (R3 for the next life)."""
-        path, identity, run = runtime(self._root) / localstate.STATE, self._repository.identity.id, self._log.run
-        known = localstate.load(path, Origin)
-        mine = known is not None and (known.repository, known.run) == (identity, run)
-        self._note(
-            Origin(identity, run, known.snapshot if known and mine else 0, uploaded.manifest_id, localstate.boot_id()),
-            path,
-        )
+        identity, run = self._repository.identity.id, self._log.run
+        origin = localstate.committing(self._root, identity, run, uploaded.manifest_id)
+        self._note(origin, runtime(self._root) / localstate.STATE)
 
     def _commit(self, uploaded: Uploaded, base: Base, *, final: bool) -> Committed:
         retention = Retention(self._config.keep_resumable, self._config.keep_hourly)
@@ -435,11 +431,15 @@ class Syncer:
         return Synced(None, entry, self._clock.monotonic() - started, uploaded.skipped)
 
     def _record(self, entry: Snapshot, uploaded: Uploaded) -> None:
-        """Remember locally what was committed. All of it may be lost without harm."""
+        """Remember locally what was committed. All of it may be lost without harm.
+
+        The origin first: what the cache proves to be stored is in its snapshot, or in an earlier one.
+        """
+        identity, boot = self._repository.identity.id, localstate.boot_id()
+        origin = Origin(identity, self._log.run, entry.n, boot=boot, manifest=entry.manifest)
+        self._note(origin, runtime(self._root) / localstate.STATE)
         self._cache.known_as(uploaded.manifest, entry.manifest)
         self._save_cache()
-        origin = Origin(self._repository.identity.id, self._log.run, entry.n, boot=localstate.boot_id())
-        self._note(origin, runtime(self._root) / localstate.STATE)
         with self._guard:
             self.facts.read_bytes += uploaded.read_bytes
             self.facts.stored_bytes += uploaded.stored_bytes
