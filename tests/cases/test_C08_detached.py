@@ -69,6 +69,7 @@ def test_C08_a_closed_terminal_stops_nothing_and_attach_comes_back(ws: Machine) 
     say_more(ws, 3)
     log = ws.path / ".spotwarp" / "log"
     until(lambda: any(b"line 3" in part.read_bytes() for part in log.glob("*")), "output into the log")
+    until(ws.snapshots, "the first snapshot")
     before = ws.snapshots()[-1]["id"]
     ws.file("work", "after the terminal closed")
     until(lambda: ws.snapshots()[-1]["id"] > before, "the backup to go on")
