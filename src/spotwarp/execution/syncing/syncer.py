@@ -25,6 +25,7 @@ from spotwarp.errors import (
 )
 from spotwarp.execution import localstate
 from spotwarp.execution.localstate import Origin, runtime
+from spotwarp.execution.syncing.emptied import refuse_emptied
 from spotwarp.execution.syncing.judging import file_system_time, judge_all
 from spotwarp.execution.syncing.lacking import lacking
 from spotwarp.execution.syncing.measuring import Measuring
@@ -47,9 +48,7 @@ from spotwarp.persistence.backup import (
 )
 from spotwarp.persistence.excludes import Excludes
 from spotwarp.persistence.manifest import (
-    FILE,
     CheckpointFact,
-    Entry,
     FileFact,
     Manifest,
     Skipped,
@@ -377,7 +376,7 @@ class Syncer:
 
     def _judge(self, base: Base, settle_s: float) -> Judge:
         def judge(root: Path, entries: Table[Scanned]) -> tuple[CheckpointFact, ...]:
-            self._refuse_emptied(entries, base)
+            refuse_emptied(self._root, self._place, entries, base.manifest)
             return judge_all(root, entries, settle_s=settle_s)
 
         return judge
@@ -388,19 +387,6 @@ class Syncer:
         if end is not End.LIVE:
             self._ended_ns = now_ns
         return Moment(now_ns, end, 0.0 if asked else self._config.settle_s, asked)
-
-    def _refuse_emptied(self, entries: Table[Scanned], base: Base) -> None:
-        """A workspace that was unmounted, replaced or emptied is a fault, not an update. Raises `WorkspaceFault`."""
-        status = self._root.stat()
-        if (status.st_dev, status.st_ino) != self._place:
-            raise WorkspaceFault(
-                f"{self._root} is another directory now: unmounted or replaced", hint="The last snapshot is untouched."
-            )
-        if base.manifest is not None and not _users(entries) and _users(base.manifest.entries):
-            raise WorkspaceFault(
-                f"{self._root} is empty, but its last snapshot is not: moved away or deleted?",
-                hint="The last snapshot is untouched; `spotwarp restore` brings it back. Put a file there to mean it.",
-            )
 
     def _about_to_commit(self, uploaded: Uploaded) -> None:
         """Let whoever starts here after our death know the commit for its own, if it stands (R3 for the next life)."""
@@ -500,11 +486,6 @@ class Syncer:
         """Seconds of work that are stored nowhere, at most."""
         with self._guard:
             return max(0.0, self._clock.monotonic() - self.facts.safe_since)
-
-
-def _users(entries: Iterable[Scanned] | Iterable[Entry]) -> bool:
-    """Whether there is a file that is the user's and not SpotWarp's own."""
-    return any(entry.kind == FILE and not entry.path.startswith(b".spotwarp/") for entry in entries)
 
 
 def read_back(store: Store, run: str, committed: Committed, *, thorough: bool) -> Verified:

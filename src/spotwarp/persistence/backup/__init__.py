@@ -213,14 +213,13 @@ def backup(
     coming = Awaited(awaited, seen.entries, base)
     times = Times(seen.fs_time_ns, clock.monotonic())
     belief = Belief(look(root), times.looked_s - recheck_s)  # before anything is read: see `held`
+    cutoff, carry = cutoff or Cutoff(clock), carry or Carry()
     with _open(root, seen) as tree:
         if base is not None and (sums := _nothing_new(tree, seen, facts, coming, cache, base, belief)):
             refuse_stopped(cancel)
             if not always or _current(base, run):
-                hurried = cutoff is not None and cutoff.left() is not None
-                put = _put_again(store, base, generation, cache, rng, hurried) if always else _Put("", "", 0)
+                put = _put_again(store, base, generation, cache, rng, cutoff) if always else _Put("", "", 0)
                 return _as_it_stands(base, put, sums, clock.monotonic() - started)
-        cutoff, carry = cutoff or Cutoff(clock), carry or Carry()
         index = Index(base, carry.content)
         whole = versions(root, seen.entries, facts, base, cache, belief) if versions is not None else Versions()
         work = plan(seen, facts, cache, index, belief, whole.unwanted())
@@ -294,9 +293,10 @@ def _current(base: Manifest, run: str) -> bool:
     return (base.version, base.run) == (FORMAT_VERSION, run)
 
 
-def _put_again(store: Store, base: Manifest, generation: int, cache: StatCache, rng: Rng, hurried: bool) -> _Put:
+def _put_again(store: Store, base: Manifest, generation: int, cache: StatCache, rng: Rng, cutoff: Cutoff) -> _Put:
     """Put a manifest that says what `base` does."""
-    put = _put_manifest(store, msgspec.structs.replace(base, generation=generation), base, rng, hurried=hurried)
+    again, hurried = msgspec.structs.replace(base, generation=generation), cutoff.left() is not None
+    put = _put_manifest(store, again, base, rng, hurried=hurried)
     cache.stored_again(put.manifest or base)
     return put
 
