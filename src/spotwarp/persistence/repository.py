@@ -5,7 +5,6 @@ Created once, never changed. It knows nothing of workspaces, machines or trainin
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -101,9 +100,12 @@ class Repository:
         return [meta.key.removeprefix(prefix) for meta in self.store.list(layout.NAMES)]
 
     def enlist(self, run: str) -> None:
-        """Make `run` known to `runs`. Idempotent, and never a rewrite, which Google allows once a second only."""
-        with contextlib.suppress(AlreadyExists):
-            self.store.put_new(layout.name_key(checked_run(run)), seal(Kind.CONFIG, b"{}"))
+        """Make `run` known to `runs`, unless it is: some stores refuse a rewrite within a second. Idempotent."""
+        key = layout.name_key(checked_run(run))
+        try:
+            self.store.head(key)
+        except ObjectMissing:
+            self.store.put(key, seal(Kind.CONFIG, b"{}"))
 
     def manifest(self, run: str, snapshot: Snapshot) -> Manifest:
         """The manifest that a snapshot entry names. Raises `CorruptObject` when it is damaged or gone."""
