@@ -33,6 +33,12 @@ def told(rent: Rent, hook: Webhook) -> Machine:
     return rent(env={"SPOTWARP_NOTIFY": "env:HOOK", "HOOK": f"{hook.url}hook-secret"}).init()
 
 
+def stored(machine: Machine) -> bool:
+    """Whether a snapshot was committed and read back, as the machine itself has noted."""
+    note = machine.path / ".spotwarp" / "state.json"
+    return note.exists() and json.loads(note.read_bytes())["snapshot"] > 0
+
+
 def test_a_stalled_backup_is_loud_and_its_recovery_too(
     rent: Rent, hook: Webhook, seaweed_server: Seaweed, s3_proxy: FaultProxy, s3_url: str
 ) -> None:
@@ -40,6 +46,7 @@ def test_a_stalled_backup_is_loud_and_its_recovery_too(
     machine = rent(remote=s3_url, env=env).init()
     program = machine.start("run", "--command", COUNTING)
     program.until(lambda: (machine.path / "count").exists() and machine.snapshots(), "a first snapshot")
+    program.until(lambda: stored(machine), "it to be known here")
     s3_proxy.rule(AWAY)
     program.until(lambda: "stalled" in hook.events(), "the news", 90)
     program.until(lambda: "NOT STORED for" in program.err, "the log")

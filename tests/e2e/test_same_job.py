@@ -114,8 +114,11 @@ def test_a_complete_run_goes_on_as_another_that_shares_its_data(rent: Rent, ws: 
 def test_an_extension_that_died_halfway_is_carried_on(ws: Machine, bucket: Path) -> None:
     ws.file("a", "b")
     ws("run", "--command", "true")
+    origin = ws.path / ".spotwarp" / "state.json"
+    before = origin.read_bytes()
     ws("run", "--extend", "--command", "exit 3", code=3)
     # The pin stands, the rest was never written, nor was the workspace told.
+    origin.write_bytes(before)
     shutil.rmtree(bucket / "runs" / "main-2")
     (bucket / "names" / "main-2").unlink()
     config = ws.path / ".spotwarp" / "config.yaml"
